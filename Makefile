@@ -38,8 +38,9 @@ make arm          build for ARM beside x86-64 and compare, by emulation (dev/arm
 make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux without any (DIST_ARCH=aarch64: for ARM);
                   make wheel packs it for pip (dev/dist.sh says what both need)
 make setup        only install what is missing (dev/setup.sh)
-make check-rooms  headers include only doors of rooms below them, none in a circle; make check-headers also compiles each
-                  alone (half a minute); make check-style looks for tabs, trailing blanks, lines over 120 columns
+make check-modules headers include only public headers of modules below them, none in a circle; make check-headers also
+                  compiles each alone (half a minute); make check-style looks for tabs, trailing spaces, lines over 120
+                  columns and words that left (docs/glossary.md)
 make clean        remove what was built
 
 NP=4              ranks of `make train` (2)            V=1          show whole command lines
@@ -62,8 +63,8 @@ B := $(if $(filter 1,$(SAN)),build/san,build)
 TRAINER := $(if $(filter 1,$(SAN)),$(B)/train_gpt_fsdp,train_gpt_fsdp)
 TESTS := $(B)/test_gpt_fsdp
 .DEFAULT_GOAL := $(TRAINER)
-# Anything but these goals compiles something and needs the libraries.
-BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),$(TRAINER)))
+# Anything but these targets compiles something and needs the libraries.
+BUILDS := $(filter-out help clean setup dist wheel check-style check-modules check-rooms,$(or $(MAKECMDGOALS),$(TRAINER)))
 HASH := \#
 comma := ,
 same = $(and $(findstring |$1|,|$2|),$(findstring |$2|,|$1|))
@@ -78,7 +79,7 @@ $(shell dev/configure.sh $(FOUND) $(foreach v,$(ASKED),$(call quoted,$v=$($v))))
 include $(FOUND)
 ARCHS ?= $(ARCHS_HERE)
 
-# Without a GPU these goals run no CUDA kernels, and do not wait until they are compiled.
+# Without a GPU these targets run no CUDA kernels, and do not wait until they are compiled.
 GPU_HERE := $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/dxg)
 ifeq ($(GPU_HERE)$(CUDA)$(filter cuda,$(DEVICE))$(filter-out train check prove compare soak speedrun,$(BUILDS)),)
 ifneq ($(WITH_CUDA),)
@@ -99,19 +100,21 @@ clean:
 	rm -rf build dist train_gpt_fsdp
 check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
-	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
+	  || { echo "check-style: the lines above have a tab, trailing spaces or more than 120 columns" >&2; exit 1; }
+	@dev/check_words.sh
 
-# The rooms, each above those before it (docs/design.md).
-ROOMS := base/newfile base base/net watch kernels memory machine launch fsdp data/files data/gguf data/tokenizer \
+# The modules, each above those before it (docs/design.md).
+MODULES := base/newfile base base/net watch kernels memory machine launch fsdp data/files data/gguf data/tokenizer \
   data/chat data/tokens data data/tensors data/shape data/models data/checkpoint run/options run/report run run/plan
-SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
+SOURCES := $(foreach r,$(MODULES) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
-DOORS := $(patsubst fsdp/fsdp.h,fsdp.h fsdp/plan.h,$(foreach r,$(filter-out kernels,$(ROOMS)),$r/$(notdir $r).h))
-check-rooms:
-	@dev/check_rooms.sh "$(ROOMS)" "$(DOORS)" $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h)
+PUBLIC_HEADERS := $(patsubst fsdp/fsdp.h,fsdp.h fsdp/plan.h,$(foreach r,$(filter-out kernels,$(MODULES)),$r/$(notdir $r).h))
+check-rooms: check-modules
+check-modules:
+	@dev/check_modules.sh "$(MODULES)" "$(PUBLIC_HEADERS)" $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h)
 
-.PHONY: dist wheel all train test test-all arm soak check check-headers check-rooms plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
+.PHONY: dist wheel all train test test-all arm soak check check-headers check-modules plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -122,7 +125,7 @@ train test test-all check:
 	@dev/setup.sh
 	@$(MAKE) SETUP_DONE=1 $@
 endif
-# make itself names a goal that does not exist.
+# make itself names a target that does not exist.
 THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove speedrun soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)): FORCE
 	@$(foreach m,$(MISSING),echo 'not found: $(FIX_$m)' >&2;)
@@ -163,16 +166,16 @@ $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cp
   $(M_$i) -DISA=$i $(if $(FAMILIES_$i),-DISA_OF_VECTORS=avx512_bf16) $(call family,$f) $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
 cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
-# A room is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
-ROOM_OBJECTS := $(notdir $(ROOMS)) threads op_calls
-$(foreach r,$(ROOM_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
+# A module is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
+MODULE_OBJECTS := $(notdir $(MODULES)) threads op_calls
+$(foreach r,$(MODULE_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_$r := $(filter %/$r.cc,$(SOURCES))))
 cmd_train_gpt_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS) -x c++
 src_train_gpt_fsdp := train_gpt_fsdp.cu
 # -O0: a third of the time to compile, and tests spend theirs in kernels and in runs of the program.
 cmd_test_gpt_fsdp := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
-# Each with the rooms that its tests look into: together they are the whole program.
+# Each with the modules that its tests look into: together they are the whole program.
 TEST_PARTS := ops launch data model
 $(foreach p,$(TEST_PARTS),$(eval cmd_test_$p := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS)) $(eval src_test_$p := dev/test/$p.cc))
 $(foreach p,bench_ops.cu render_template.cc,$(eval cmd_$(basename $p) := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++) \
@@ -221,7 +224,7 @@ $(B)/build.o: $(BUILT_OF) $(B)/build.cmd
 	  printf '  CXX   %s\n' '$@'; \
 	  printf 'extern const char build_id[16], build_no_cuda[256]; const char build_id[16] = "%s", build_no_cuda[256] = "%s";\n' \
 	    "$$id" $(call quoted,$(subst ",',$(if $(WITH_CUDA),,$(NO_CUDA)))) | $(cmd_build) -c - -o $@
-$(TRAINER): $(B)/train_gpt_fsdp.o $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OBJECTS) $(B)/link.cmd
+$(TRAINER): $(B)/train_gpt_fsdp.o $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
@@ -234,10 +237,10 @@ $(B)/chat.o $(B)/test_data.o $(B)/fuzz.o: $(wildcard data/chat/templates/*.jinja
 kernels/%.cc kernels/%.cu: ;
 
 CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
-check-symbols: $(CHECKED:%=$(B)/%.o) $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
+check-symbols: $(CHECKED:%=$(B)/%.o) $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@dev/check_exports.sh $(B) $(CHECKED)
-	@dev/check_doors.sh $(B) $(foreach d,$(filter-out fsdp%,$(DOORS)),$(notdir $(d:%.h=%))=$d) fsdp=fsdp.h+fsdp/plan.h \
+	@dev/check_public_headers.sh $(B) $(foreach d,$(filter-out fsdp%,$(PUBLIC_HEADERS)),$(notdir $(d:%.h=%))=$d) fsdp=fsdp.h+fsdp/plan.h \
 	  threads=kernels/cpu/threads.h op_calls=kernels/op_calls.h
 endif
 
@@ -253,7 +256,7 @@ ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),
 flags_CPU := -Wno-psabi $(if $(ARM),$(M_neon_bf16) -DISA=neon_bf16,$(M_amx_emulated) -DISA=amx_emulated)
 flags_CUDA := $(EMULATED_FLAGS)
 flags_LAUNCH = $(if $(filter LAUNCH/kernels/%,$*),-DPART_LAUNCHERS=1)
-check-headers: check-rooms $(ALONE)
+check-headers: check-modules $(ALONE)
 $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \
 	  -DPART_$(firstword $(subst /, ,$*))=1 $(flags_$(firstword $(subst /, ,$*))) -MMD -MP -MT $@ -MF $@.d - && touch $@
@@ -289,7 +292,7 @@ train: $(TRAINER)
 	  $(DEVICE:%=--device %) $(ARGS)
 RUNS = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) DEVICE="$(DEVICE)"
 TEST = $(RUNS) TEST_JOBS="$(TEST_JOBS)" ./$(TESTS)
-test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
+test test-all: $(TRAINER) $(TESTS) check-symbols check-modules
 	@$(TEST) $(if $(filter test-all,$@),--all) $(T)
 	@$(if $(filter test-all,$@),$(if $(T),,for s in dev/dist_check.sh "dev/soak.sh ./$(TRAINER)"; do $$s || [ $$? -eq 77 ] || exit 1; done))
 arm: $(TRAINER) $(TESTS)

@@ -31,8 +31,9 @@
 //   fsdp_poll(f) between ops, so that messages move while we compute
 //
 // Modes. There is one schedule; a mode is numbers in it:
-//   full_shard (zero3)      mesh 1 x N; K gather slots: a block is gathered for its forward and again for its backward
-//   shard_grad_op (zero2)   K = L slots: every block is gathered once a step
+//   full_shard (zero3)      mesh 1 x N; K all-gather buffers: a block is gathered for its forward and again for its
+//                           backward
+//   shard_grad_op (zero2)   K = L slots: every block is gathered once per step
 //   zero1                   zero2, and each rank adds up whole gradients: one reduction and one gather per step
 //   hybrid_shard            mesh R x S: full_shard inside each replica; fp32 sums of gradient shards are passed from
 //                           replica to replica, and the last replica's result is broadcast to all during backward
@@ -44,7 +45,7 @@
 //                           gathered in another dtype is expanded after its arrival.
 //                           Masters are fp32: the parameter itself, or an fp32 copy beside it, or, beside a bf16
 //                           parameter, the low 16 bits of its master
-//   offload                 masters, moments and gradient shards lie in host memory, and parameter shards if asked
+//   offload                 masters, moments and gradient shards are in host memory, and parameter shards if asked
 //   in place                where every shard group is on one host and shares its memory (CPU, windows): the ranks'
 //                           parts of a unit are stored one after the other, as a gather would store them, so the unit
 //                           is whole already and weights are read from it. There is no gather and no slot.
@@ -58,13 +59,13 @@
 // it; the code that makes an access without an op also records it (fsdp/record.h). The tests remove each wait
 // once and must then fail.
 //
-// Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
-// replica, F the lowest block whose backward is needed (0 unless the ones below and the embeddings are frozen).
-// |u|: what a rank's shard of unit u puts on the wire, padding between ranks included: elements e(u) of what trains,
-// bytes g(u) as gathered. b: bytes of the wire dtype. l' = min(F, L - K).
+// Traffic, per rank and step, for a mesh of R x S, L blocks, K all-gather buffers, A microbatches per rank, r this
+// rank's replica, F the lowest block whose backward is needed (0 unless the ones below and the embeddings are frozen).
+// |u|: what a rank's shard of unit u communicates, padding between ranks included: elements e(u) of what trains,
+// bytes g(u) as gathered. b: bytes of reduce_dtype. l' = min(F, L - K).
 //   gathers of block l      1 + A [l' <= l < L - K] + (A-1) [not l' <= l < K], of everything else 1
 //                           each (S-1) g(u); with reshard G all but the first (G-1) (S/G) g(u)
-//                           none where shards are read in place: nothing is moved
+//                           none where shards are read zero-copy: nothing is moved
 //   reductions of u         A, or 1 if accumulated locally; each (S-1) e(u) b, or along hosts what fsdp/hosts.h
 //                           says; none if all of u is frozen, or if one rank sums its gradient in its shard
 //   along the replicas      fp32 partial sums of shards: 4 s(u) for each reduction, less the first of replica 0; the
@@ -81,7 +82,7 @@
 // counters of the transport.
 //
 // Bit-identity: the owner adds contributions in order of the global microbatch m = a N + rank, each first rounded to
-// the wire dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of
+// reduce_dtype (its own too, and at N = 1): one left fold, the same for every N that divides the number of
 // microbatches, every mesh, layout, wrap and slot count. Replicas pass the running sum on, in order. Only --reduce
 // native gives the order away, to NCCL, and --accumulate local adds a rank's own microbatches first.
 #pragma once
@@ -155,17 +156,17 @@ struct FsdpConfig {
   ShardLayout layout;
   WrapPolicy wrap;
   int64_t wrap_least;                            // WRAP_MIN_PARAMS: elements that make a module a unit
-  int blocks, gather_slots;                      // L blocks, K gather slots for them
+  int blocks, gather_slots;                      // L blocks, K all-gather buffers for them
   int first_backward;                            // F: backward does not go below this block
   int64_t microbatches;                          // A: microbatches of one rank in one step
-  bool local;                                    // each rank adds up whole gradients; they are reduced once a step
+  bool local;                                    // each rank adds up whole gradients; they are reduced once per step
   Fp8 fp8;
   Offload offload;
   const Ops *host_ops;                           // the CPU ops of an offloaded optimizer
   OptimizerKind optimizer;
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
-                                                 // parameters are copied from there, not read in place
+                                                 // parameters are copied from there, not read zero-copy
   bool comms_of_one;                             // COMM_NCCL: a single rank opens communicators all the same (for
                                                  // tests on one GPU)
   bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
@@ -230,12 +231,12 @@ void fsdp_set_traffic(Fsdp *f, Traffic x);
 Traffic traffic_add(Traffic x, Traffic y, int sign);
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
-// Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
+// Starts a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
 // the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
 // without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
 // forward. Collective.
 void fsdp_step_begin(Fsdp *f, bool training);
-// Begins a phase (forward, backward, update). microbatch: its number among this rank's in the step, or MICROBATCH_NONE.
+// Starts a phase (forward, backward, update). microbatch: its number among this rank's in the step, or MICROBATCH_NONE.
 // mark: the code that the device stores in the hooks' marks when its stream reaches this point.
 void fsdp_phase_begin(Fsdp *f, const char *phase, int microbatch, int mark);
 void fsdp_phase_end(Fsdp *f);
@@ -263,7 +264,7 @@ void fsdp_release(Fsdp *f, int s);
 // Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
 // before, and zeroes the gaps between parameters where other data may have been: reductions and the norm read the gaps.
 void fsdp_grads_prepare(Fsdp *f, int s);
-// The whole gradient of parameter p, in the buffer that fsdp_grads_prepare has prepared: in the wire dtype, or in fp32
+// The whole gradient of parameter p, in the buffer that fsdp_grads_prepare has prepared: in reduce_dtype, or in fp32
 // where gradients are added up there. data is NULL if p is frozen.
 Tensor fsdp_grad(Fsdp *f, int p);
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
@@ -274,7 +275,7 @@ void fsdp_reduce(Fsdp *f, int s, int a, int microbatches);
 // Advances the reduction in flight as far as it can without waiting. Called between ops.
 void fsdp_poll(Fsdp *f);
 void fsdp_reduce_wait(Fsdp *f);                  // until no reduction is in flight
-// After fsdp_reduce_wait, once a step: the model may read the gradient shards.
+// After fsdp_reduce_wait, once per step: the model may read the gradient shards.
 void fsdp_returns_wait(Fsdp *f);
 // Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to `limbs`,
 // an exact sum of NORM_LIMBS integers in device memory. Only the last replica adds its squares: it is the first to have

@@ -10,15 +10,16 @@
 // (test_is_excused). The last line has the counts.
 //
 // The tests are five objects, so that an edit compiles the one that it is in. A file of tests is included by the object
-// that has what its tests call beside doors:
-//   test_gpt_fsdp.cu     only doors: what runs the program, reads its files, or asks its scripts; and this runner
+// that has what its tests call beside public headers:
+//   test_gpt_fsdp.cu     only public headers: what runs the program, reads its files, or asks its scripts; and this
+//                        runner
 //   dev/test/ops.cc      ops, on the CPU and on emulated CUDA; kernels/cpu/threads.cc
 //   dev/test/launch.cc   the inside of launch/
-//   dev/test/data.cc     the inside of data/ and its rooms files, tokenizer, chat, tokens
-//   dev/test/model.cc    the inside of the other rooms, or of the trainer
-// An object compiles its rooms whole, and exports their doors to the others: together they are the program. What a test
-// needs of another object's inside is a function of that object, in dev/test/lent.h. Helpers that several files share
-// are in dev/test/*_helpers.h.
+//   dev/test/data.cc     the inside of data/ and its modules files, tokenizer, chat, tokens
+//   dev/test/model.cc    the inside of the other modules, or of the trainer
+// An object compiles its modules whole, and exports their public headers to the others: together they are the program.
+// What a test needs of another object's inside is a function of that object, in dev/test/lent.h. Helpers that several
+// files share are in dev/test/*_helpers.h.
 #define PART_LAUNCH 1
 #include "base/base.h"
 #include "base/processor.h"
@@ -332,7 +333,7 @@ static const char *const test_longest[] = {
     "cuda_modes_change_no_bit", "schedule_of_meshes", "schedule_of_offload", "cuda_ranks_change_no_bit_half",
     "fp8_trains_tiny_as_well_as_bf16", "first_prove_shows_equal_weights", "schedule_dtypes_in_any_order",
     "liveness_across_hosts", "report_pages_are_drawn", "cli_a_signal_ends_every_rank",
-    "rdzv_hosts_are_refused_by_name", "cli_sigterm_under_mpirun_leaves_whole_checkpoints", "schedule_of_offload_alone",
+    "rdzv_hosts_are_rejected_by_name", "cli_sigterm_under_mpirun_leaves_whole_checkpoints", "schedule_of_offload_alone",
     "schedule_of_precisions", "docs_commands_of_readme_run", "schedule_of_layouts", "out_of_another_run",
     "schedule_needs_every_wait_offload", "rdzv_nothing_is_left_of_a_killed_part", "schedule_nccl_in_any_order",
     "cli_batch_size_auto", "rdzv_mpirun_ends_after_rank_0", "liveness_knows_what_is_no_hang",
@@ -343,7 +344,7 @@ static const char *const test_longest[] = {
     "search_rows_are_plans", "first_make_probes_once"};
 enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
 static const char *test_longest_name(int i) { return i < TEST_LONGEST ? test_longest[i] : NULL; }
-static int test_length(const TestCase *t) {                      // place among the longest, or behind all of them
+static int test_length(const TestCase *t) {                      // place among the longest, or after all of them
   int i = 0;
   while (i < TEST_LONGEST && strcmp(t->name, test_longest[i])) i++;
   return i;

@@ -1,4 +1,4 @@
-// base.h: the door of base/, what knows nothing of ranks and models: clocks, text, errors, processors.
+// base.h: public header of base/, what knows nothing of ranks and models: clocks, text, errors, processors.
 //
 // An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail return false and give
 // the line in an Error, which `fail` fills.
@@ -24,7 +24,7 @@ int64_t wall_ns();
 
 // ---- text.h ---------------------------------------------------------------------------------------------------------
 enum { UTF8_BYTE = 0x110000 };
-// Bytes of the UTF-8 character at p < end (Unicode 16.0, table 3-7); 0: none begins here; -1: what is there may begin
+// Bytes of the UTF-8 character at p < end (Unicode 16.0, table 3-7); 0: none starts here; -1: what is there may begin
 // one.
 int utf8_bytes(const uint8_t *p, const uint8_t *end);
 // The character at p < end and its bytes: its code point, or UTF8_BYTE + the byte that is none.
@@ -53,7 +53,7 @@ void json_string(FILE *f, const void *text, size_t bytes, int how);
 static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
 // ,"name":x with all digits. JSON has no infinity and no NaN: null.
 void json_number(FILE *f, const char *name, double x);
-// A path or an option as a word of a shell's command line, a blank before it.
+// A path or an option as a word of a shell's command line, a space before it.
 void shell_word(FILE *to, const char *word);
 // The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
 // becomes U+FFFD.

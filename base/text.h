@@ -9,7 +9,7 @@ int utf8_bytes(const uint8_t *p, const uint8_t *end) {
   const int n = b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
   if (n < 2) return n;
   if (end - p < 2) return -1;
-  // The second byte excludes overlong forms, surrogates and what lies past U+10FFFF.
+  // The second byte excludes overlong forms, surrogates and what is past U+10FFFF.
   const uint8_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80, high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
   if (p[1] < low || p[1] > high) return 0;
   for (int i = 2; i < n; i++) {

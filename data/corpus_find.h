@@ -8,7 +8,7 @@
 //
 // Conventions
 //   - The result depends on names and bytes alone, in the order of strcmp: it is the same on every run and machine.
-//   - No choice is silent: if a name could mean several things, a notice says which is taken, or an error says what to
+//   - No choice is silent: if a name could mean several things, a warning says which is taken, or an error says what to
 //     type.
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
@@ -33,7 +33,7 @@ struct Text {
   double nats;
   size_t *document, documents;
 };
-// A training file of conversations that was read. form: schema of its first record; records: how many are trained on;
+// A training file of conversations that was read. schema: schema of its first record; records: how many are trained on;
 // held, held_bytes: records held out for validation, and their bytes of the file's `bytes`; last: these records are the
 // last ones of the file.
 struct RecordPart { char form[24]; DataContainer container; int64_t records, held, held_bytes, bytes; bool last; };
@@ -47,7 +47,7 @@ struct Found {
   const char *val_data;                          // --val_data, or ""
   TextWant want;                                 // what text files must be
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
-  DataNotices *notices;
+  DataWarnings *warnings;
 };
 static inline void text_free(Text *t) {
   free(t->owned);
@@ -116,7 +116,7 @@ static inline void text_count_bad(TextBad *b, const uint8_t *p, size_t n) {
   b->of += (int64_t)n;
   liveness_progress();
 }
-// Fails if more than 1 % of a text's bytes are not UTF-8; if fewer are, writes a notice to `words`. With WANT_BYTES it
+// Fails if more than 1 % of a text's bytes are not UTF-8; if fewer are, writes a warning to `words`. With WANT_BYTES it
 // never fails.
 static inline bool text_check_bad(const TextBad *b, const char *path, TextWant want, char *words, size_t room,
                                   Error *e) {
@@ -133,7 +133,7 @@ static inline bool text_check_bad(const TextBad *b, const char *path, TextWant w
 // first byte is byte `begin` of the text.
 static inline bool text_check_controls(const char *path, const uint8_t *p, size_t n, int64_t begin, Error *e) {
   const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
-  for (size_t at : places) {                     // a file of weights may begin with a lot of text
+  for (size_t at : places) {                     // a file of weights may start with a lot of text
     const size_t controls = text_controls(p + at, looked);
     if (controls >= 16 && controls > looked / 32)
       return fail_with(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %lld on are control characters; "
@@ -142,7 +142,7 @@ static inline bool text_check_controls(const char *path, const uint8_t *p, size_
   }
   return true;
 }
-// Fails if the start of a file is not text, or not what `want` asks for. *looks: for a notice, the format that a file
+// Fails if the start of a file is not text, or not what `want` asks for. *looks: for a warning, the format that a file
 // named as text looks like; NULL: plain text.
 static inline bool text_check(const char *path, const uint8_t *p, size_t n, TextWant want, const char **looks,
                               Error *e) {
@@ -161,7 +161,7 @@ static inline bool text_check(const char *path, const uint8_t *p, size_t n, Text
 static inline void text_add_document(Text *t, size_t at) {
   if (!(t->documents & (t->documents - 1)))      // room for a power of two
     t->document = (size_t *)realloc(t->document, sizeof(size_t) * (t->documents ? 2 * t->documents : 1));
-  if (!t->document) die_missing("data: no memory for the beginnings of %zu documents", t->documents);
+  if (!t->document) die_missing("data: no memory for the starts of %zu documents", t->documents);
   t->document[t->documents++] = at;
 }
 // Whether the line at p, which must end in a newline before `end`, is the title of a WikiText article, " = Title = ":
@@ -190,14 +190,14 @@ static inline bool text_check_words(const char *path, const uint8_t *p, size_t n
     const uint8_t *blank = (const uint8_t *)memrchr(p + at + 1, ' ', TEXT_WORD_BYTES);
     const uint8_t *line = (const uint8_t *)memrchr(p + at + 1, '\n', TEXT_WORD_BYTES);
     if (!blank && !line)
-      return fail_with(e, EXIT_MISSING, "%s has no blank or end of a line in %zu MiB behind byte %zu: it is no text to "
+      return fail_with(e, EXIT_MISSING, "%s has no space or newline in %zu MiB after byte %zu: it is no text to "
                        "cut into words", path, TEXT_WORD_BYTES >> 20, at);
     at = (size_t)((blank > line ? blank : line) - p);
   }
   return true;
 }
 // Opens a text. *looks: as in text_check.
-static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, Error *e, TextWant want,
+static inline bool text_open_file(Text *t, const char *path, DataWarnings *warnings, Error *e, TextWant want,
                                   const char **looks) {
   char words[1400] = "";
   TextBad bad = {};
@@ -210,15 +210,15 @@ static inline bool text_open_file(Text *t, const char *path, DataNotices *notice
     ok = text_check_bad(&bad, path, want, words, sizeof words, e) && text_check_words(path, t->bytes, t->numel, e);
   }
   if (!ok) { text_free(t); return false; }
-  if (words[0]) data_notice(notices, "%s", words);
+  if (words[0]) data_warning(warnings, "%s", words);
   text_find_articles(t);
   return true;
 }
-static inline bool text_open(Text *t, const char *path, DataNotices *notices, Error *e,
+static inline bool text_open(Text *t, const char *path, DataWarnings *warnings, Error *e,
                              TextWant want = WANT_TEXT) {
   const char *looks = NULL;
-  if (!text_open_file(t, path, notices, e, want, &looks)) return false;
-  if (looks) data_notice(notices, "%s is %s: braces and keys are trained on like text", path, looks);
+  if (!text_open_file(t, path, warnings, e, want, &looks)) return false;
+  if (looks) data_warning(warnings, "%s is %s: braces and keys are trained on like text", path, looks);
   return true;
 }
 
@@ -286,8 +286,8 @@ static inline Directory directory_look(const char *path, DirectoryUse use) {
   if (dir) closedir(dir);
   return d;
 }
-// Fails if a directory has two kinds of files that could be trained on; adds a notice of the files that are left out.
-static inline bool directory_check(const char *path, const char *option, DirectoryUse use, DataNotices *notices,
+// Fails if a directory has two kinds of files that could be trained on; adds a warning of the files that are left out.
+static inline bool directory_check(const char *path, const char *option, DirectoryUse use, DataWarnings *warnings,
                                    Error *e) {
   static const char *const kinds[] = {"text", "records", "tables", "tokens", "licence or note", "link to nothing",
                                       "no regular file", "ending in upper case", "named test...",
@@ -308,13 +308,13 @@ static inline bool directory_check(const char *path, const char *option, Directo
     if (d.count[i] && (i != HAS_OTHERS || !d.count[HAS_TOKENS]))   // beside tokens are what made them
       text_add(line, sizeof line, "%s%d %s (%s%s)", line[0] ? ", " : "", d.count[i], kinds[i], d.first[i],
                d.count[i] > 1 ? ", ..." : "");
-  if (line[0] && notices) data_notice(notices, "%s %s: left out: %s", option, path, line);
+  if (line[0] && warnings) data_warning(warnings, "%s %s: left out: %s", option, path, line);
   return true;
 }
 
 // Joins files of a directory, in the order of `names`, into one text with one document per file; a file that does not
 // end in a newline gets one.
-static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataNotices *notices,
+static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataWarnings *warnings,
                              Error *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
@@ -326,7 +326,7 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     const char *looks = NULL;
     const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
     if (!fits) fail_with(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
-    if (!fits || !text_open_file(&t, path, notices, e, want, &looks)) { free(out); return false; }
+    if (!fits || !text_open_file(&t, path, warnings, e, want, &looks)) { free(out); return false; }
     if (looks && !json++) first_json = i;
     if (n + t.numel > memory) {
       free(out);
@@ -346,7 +346,7 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     text_free(&t);
   }
   if (json)
-    data_notice(notices, "%d of %d .txt files in %s are JSON, such as %s: braces and keys are trained on like text",
+    data_warning(warnings, "%d of %d .txt files in %s are JSON, such as %s: braces and keys are trained on like text",
                 json, names->count, dir, names->name[first_json]);
   all->bytes = (const uint8_t *)(all->owned = out);
   all->numel = n;
@@ -372,7 +372,7 @@ static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
 // Splits the training text: its last 5 % become the validation text, unless --val_data was given. what: the start of
 // messages, "--data PATH: ".
 static inline bool text_hold_out(Found *f, const char *what, Error *e) {
-  if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e, f->want);
+  if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->warnings, e, f->want);
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
   const char *how;
   if (t->numel < TEXT_LEAST_BYTES)
@@ -387,7 +387,7 @@ static inline bool text_hold_out(Found *f, const char *what, Error *e) {
     if (t->document[k] < cut) kept++;
     else if (t->document[k] > cut) text_add_document(v, t->document[k] - cut);
   t->documents = kept;
-  data_notice(f->notices, "%sthere is no validation text: the last %.1f %% of the text (%zu bytes), %s, is held out "
+  data_warning(f->warnings, "%sthere is no validation text: the last %.1f %% of the text (%zu bytes), %s, is held out "
               "for it and not trained on%s", what, 100.0 * (double)v->numel / (double)(cut + v->numel), v->numel, how,
               f->text[SPLIT_TEST].numel ? "" : "; there is no test text");
   return true;
@@ -397,7 +397,7 @@ static inline bool text_hold_out(Found *f, const char *what, Error *e) {
 static inline bool find_text_file(Found *f, const char *path, Error *e) {
   char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
   const char *base = path_base(path);
-  if (!text_open(&f->text[SPLIT_TRAIN], path, f->notices, e, f->want)) return false;
+  if (!text_open(&f->text[SPLIT_TRAIN], path, f->warnings, e, f->want)) return false;
   data_format(what, sizeof what, "--data %s: ", path);
   if (!text_hold_out(f, what, e)) return false;
   data_format(f->source, sizeof f->source, "text in %s (--data)", path);
@@ -405,7 +405,7 @@ static inline bool find_text_file(Found *f, const char *path, Error *e) {
   data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
   for (const char *name : text_names[SPLIT_TRAIN])
     if (name && !strcmp(name, base) && text_find(dir, SPLIT_VALID, beside, sizeof beside))
-      data_notice(f->notices, "%s beside it is not used: --data %s takes both", path_base(beside), dir);
+      data_warning(f->warnings, "%s beside it is not used: --data %s takes both", path_base(beside), dir);
   return true;
 }
 
@@ -427,16 +427,16 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Err
                        "in one directory; data/get_wikitext2.sh fetches WikiText-2", asked, dir, text_names[i][0], i ?
                        "validation.txt, wiki.valid.tokens" : "wiki.train.tokens");
   for (int i = 0; i < SPLIT_COUNT; i++)
-    if (there[i] && !text_open(&f->text[i], path[i], f->notices, e, f->want)) return false;
+    if (there[i] && !text_open(&f->text[i], path[i], f->warnings, e, f->want)) return false;
   data_format(f->source, sizeof f->source, "text in %s (%s)", dir, asked);
   data_format(what, sizeof what, "--data %s: ", dir);
   if (!there[SPLIT_VALID]) return text_hold_out(f, what, e);
   if (!there[SPLIT_TEST])
-    data_notice(f->notices, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
+    data_warning(f->warnings, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
   return true;
 }
 
-// ---- conversations, a JSON object a line
+// ---- conversations, a JSON object per line
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : chat_split_names[split])
     for (const char *end : {"jsonl", "ndjson", "json", "csv", "tsv"})
@@ -621,7 +621,7 @@ static inline bool find_weights(Found *f, const char *list, Error *e) {
   return sum <= PERIOD_MAX || fail_with(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MAX);
 }
-// The files of a list: elements with commas between them, each of which `add` adds; with weights behind colons a
+// The files of a list: elements with commas between them, each of which `add` adds; with weights after colons a
 // mixture, else one stream. valid: of --val_data.
 static inline bool find_list(Found *f, const char *list, bool valid,
                              bool (*add)(Found *f, const char *element, bool valid, Error *e), Error *e) {
@@ -639,7 +639,7 @@ static inline bool find_list(Found *f, const char *list, bool valid,
     const int64_t weight = token_weight(element);
     if (!element[0] || weight < 0 || (weight && valid) || (elements && (weight > 0) != (weighted > 0)))
       return fail_with(e, EXIT_USAGE, "%s %s: expected: FILES,FILES,...%s", option, list, valid ? "" : ", or with "
-                       "weights above 0 behind all of them, FILES:0.7,FILES:0.3");
+                       "weights above 0 after all of them, FILES:0.7,FILES:0.3");
     if (!add(f, element, valid, e)) return false;
     weighted += weight > 0;
     if (elements++ == SOURCES_MAX && weighted)
@@ -681,7 +681,7 @@ static inline bool find_tokens_beside(Found *f, const char *asked, Error *e) {
               !strncmp(names.name[i], path_base(train->name[0]), n);
   data_names_free(&names);
   if (shards > 1)
-    data_notice(f->notices, "%s holds %d shards of tokens, and only %s is trained on: --data '%.*s*.bin' takes all",
+    data_warning(f->warnings, "%s holds %d shards of tokens, and only %s is trained on: --data '%.*s*.bin' takes all",
                 dir, shards, path_base(train->name[0]), (int)stem, train->name[0]);
   return true;
 }
@@ -717,7 +717,7 @@ static inline bool find_unnamed(Found *f, const char *dir, Error *e) {
                 "joined; " : "--data %s: ", dir, texts.count);
     data_format(f->source, sizeof f->source, "%d .txt file%s in %s (--data)", texts.count, texts.count > 1 ? "s" : "",
                 dir);
-    ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->want, f->notices, e) && text_hold_out(f, what, e);
+    ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->want, f->warnings, e) && text_hold_out(f, what, e);
   } else {
     find_other_files(dir, other, sizeof other);
     fail_with(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), no other .txt file and no token "
@@ -735,7 +735,7 @@ static inline bool find_directory(Found *f, const char *dir, const char *asked, 
   for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
   return any ? find_splits(f, dir, asked, e) : find_unnamed(f, dir, e);
 }
-// Finds what --data PATH names; on entry only f->notices, f->val_data and f->want are set. False: one line in e. Call
+// Finds what --data PATH names; on entry only f->warnings, f->val_data and f->want are set. False: one line in e. Call
 // found_free in either case.
 static inline bool corpus_find(Found *f, const char *path, Error *e) {
   static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
@@ -754,7 +754,7 @@ static inline bool corpus_find(Found *f, const char *path, Error *e) {
   if (S_ISDIR(st.st_mode)) {
     char split[DATA_PATH_BYTES];
     const bool splits = chats || text_find(path, SPLIT_TRAIN, split, sizeof split);
-    if (!directory_check(path, "--data", splits ? DIRECTORY_SPLITS : DIRECTORY_ONE, f->notices, e)) return false;
+    if (!directory_check(path, "--data", splits ? DIRECTORY_SPLITS : DIRECTORY_ONE, f->warnings, e)) return false;
   }
   if (chats) return find_chats(f, path, e);
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);

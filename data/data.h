@@ -41,7 +41,7 @@ bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size = NULL, char *
 // corpus_find's, and is not meant.) Returns false if a file cannot be read.
 bool records_are_meant(const EncodeOptions *o, bool *are, Error *e);
 // The most memory, besides tokens, that the reading of conversations takes, if no line is longer than
-// RECORDS_BLOCK_BYTES; longer lines take more in proportion. It is freed before training begins.
+// RECORDS_BLOCK_BYTES; longer lines take more in proportion. It is freed before training starts.
 enum { RECORDS_BLOCK_BYTES = 512 << 10 };
 static inline size_t records_reading_bytes(int threads) {
   return (size_t)(8 << 20) + (size_t)threads * 32 * RECORDS_BLOCK_BYTES;
@@ -54,7 +54,7 @@ enum { GEN_VOCAB_MAX = 484 };
 struct CorpusOptions {
   const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
   const char *cache_dir;       // where tokenizer and ids of a text are kept; made if absent; NULL or "": nowhere
-  int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
+  int vocab_size;              // text: at most this many tokens are made; else the ids are below it
   int threads;
   uint64_t seed;               // of the random tokens of "random"
   const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
@@ -71,7 +71,7 @@ struct CorpusOptions {
 struct Corpus {
   Split split[SPLIT_COUNT];    // test may be absent (tokens_numel 0), all are after corpus_load_tokenizer
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
-  DataNotices notices;
+  DataWarnings warnings;
   bool generated;              // made up here: the generated text
   double entropy_nats;         // generated text, random tokens: entropy rate of the source in nats per token; else 0
   int vocab_size;              // text: the tokenizer's; else as asked
@@ -89,7 +89,7 @@ void corpus_abandon();
 void corpus_free(Corpus *c);
 // Finds and reads a corpus. Overwrites c; returns false, with one line in e (exit code 2 or 3), if it is not there.
 // Order: o.data if given; else the directory that the environment names by WIKITEXT2_DIR; else data/wikitext-2, where
-// data/get_wikitext2.sh puts it; else the generated text, with a notice. A corpus that was named explicitly is never
+// data/get_wikitext2.sh puts it; else the generated text, with a warning. A corpus that was named explicitly is never
 // replaced by another one. Nothing is downloaded here.
 bool corpus_load(Corpus *c, CorpusOptions o, Error *e);
 // A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is

@@ -49,7 +49,7 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
 // count of words is left out.
 enum { MOST_BYTES_A_WORD = 32 };
 
-// Encodes a text, after one token of context (what the tokenizer begins a text with, or a newline), into memory that
+// Encodes a text, after one token of context (what the tokenizer starts a text with, or a newline), into memory that
 // the split owns, with <|endoftext|> before each document after the first where the tokenizer divides them.
 static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
   enum { BLOCK_BYTES = 16 << 20 };               // the ids of a block exist twice
@@ -93,7 +93,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
 
 // ================================================================================================ 2 generated text
 // Sentences such as " the old miller carries a lantern under the bridge .\n", from a source that remembers in which
-// part of the sentence it is and what that part depends on. Each word is drawn from a few weighted successors:
+// part of the sentence it is and what that part depends on. Each word is sampled from a few weighted successors:
 //   det1 -> adjective -> subject -> verb -> det2 -> object -> stop -> newline
 //   det1 -> subject without adjective; object -> preposition -> det3 -> place -> stop
 // An object depends on the verb before the determiner, a place on the preposition: a bigram model cannot reach the
@@ -392,11 +392,11 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Erro
   c->tokenizer.divides &= !o->undivided;
   int missing = 0;
   if (c->tokenizer.ignored)
-    data_notice(&c->notices, "tokenizer %s has %s, which is ignored, as by transformers: texts are encoded whole",
+    data_warning(&c->warnings, "tokenizer %s has %s, which is ignored, as by transformers: texts are encoded whole",
                 o->tokenizer, c->tokenizer.ignored);
   for (int32_t id : c->tokenizer.byte_id) missing += id < 0;
   if (missing)
-    data_notice(&c->notices, "tokenizer %s has no token for %d of the 256 bytes: they are left out of a text, as by "
+    data_warning(&c->warnings, "tokenizer %s has no token for %d of the 256 bytes: they are left out of a text, as by "
                 "Hugging Face tokenizers", o->tokenizer, missing);
   return c->has_tokenizer = true;
 }
@@ -417,7 +417,7 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, Found *f, const E
   return true;
 }
 // Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
-// is a notice, never an error. f: the conversations that were found, in place of texts; else NULL.
+// is a warning, never an error. f: the conversations that were found, in place of texts; else NULL.
 static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const CorpusOptions *o, Error *e) {
   const bool chats = f;
   EncodeOptions of_records = {};
@@ -445,7 +445,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const
   bool cached = o->cache_dir && *o->cache_dir;
   const char *fault = "";
   if (cached && !make_directories(o->cache_dir)) {
-    data_notice(&c->notices, "tokenizer and tokens are not cached: --cache %s cannot be made: %s", o->cache_dir,
+    data_warning(&c->warnings, "tokenizer and tokens are not cached: --cache %s cannot be made: %s", o->cache_dir,
                 strerror(errno));
     cached = false;
   }
@@ -454,13 +454,13 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
     fault = cache_read(c, json, bin, key, f);
     if (fault && *fault)
-      data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
+      data_warning(&c->warnings, "cache file %s cannot be used (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
     if (!corpus_encode(c, texts, f, &of_records, o, e)) return false;
     if (cached && !cache_write(c, f, o->cache_dir, json, bin, key, &why))
-      data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why.text);
+      data_warning(&c->warnings, "tokenizer and tokens are not cached: %s", why.text);
   }
   c->has_tokenizer = true;
   c->vocab_size = c->tokenizer.vocab_size;
@@ -540,8 +540,8 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
          find_tokens_beside(f, o->data, e) &&
          corpus_open_tokens(&c->split[SPLIT_VALID], f, SPLIT_VALID, o->vocab_size, e);
 }
-// Adds to the source which container conversations were in, and which form the first has; of several files to `words`
-// what each one has; and what is held out.
+// Adds to the source which file format conversations were in, and which schema the first has; of several files to
+// `words` what each one has; and what is held out.
 static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOptions *o) {
   static const char *const containers[] = {"lines", "lines", "an array", "objects", "a table", "a table"};
   const DataNames *names = &f->tokens[SPLIT_TRAIN];
@@ -550,11 +550,11 @@ static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOption
   int64_t held = 0;
   for (int i = 0; i < names->count; i++) held += part[i].held;
   if (held && names->count == 1)
-    data_notice(&c->notices, "%s: there are no conversations for validation: %s (%.1f %% of its bytes) %s held out for "
-                "it and not trained on", names->name[0], part->last ? "its last records" : "one of its records",
+    data_warning(&c->warnings, "%s: there are no conversations for validation: %s (%.1f %% of its bytes) %s held out "
+                "for it and not trained on", names->name[0], part->last ? "its last records" : "one of its records",
                 100.0 * (double)part->held_bytes / (double)part->bytes, part->last ? "are" : "is");
   else if (held)
-    data_notice(&c->notices, "--data %s: there are no conversations for validation: the last records of each file (a "
+    data_warning(&c->warnings, "--data %s: there are no conversations for validation: the last records of each file (a "
                 "twentieth of its bytes) are held out for it and not trained on", o->data);
   if (names->count == 1)
     text_add(c->source, sizeof c->source, ": %s of %s", containers[part->container], part->form);
@@ -566,7 +566,7 @@ static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOption
     snprintf(more, sizeof more, "; and %d files more", names->count - i);
   }
   if (names->count > 1)
-    data_notice(&c->notices, "conversations of %d files, in this order: %s%s", names->count, words, more);
+    data_warning(&c->warnings, "conversations of %d files, in this order: %s%s", names->count, words, more);
 }
 // Sets the places of the sources of a mixture of conversations in the stream: they follow each other, each with the
 // records of its files.
@@ -592,8 +592,8 @@ static inline bool corpus_token_says(const Tokenizer *t, int32_t id) {
   for (int i = 0; i < t->added_count; i++) if (t->added[i].id == id) return !t->added[i].special;
   return true;
 }
-// Adds a notice if conversations have empty answers: runs of trained tokens without any that is text.
-static inline void corpus_notice_empty(Corpus *c) {
+// Adds a warning if conversations have empty answers: runs of trained tokens without any that is text.
+static inline void corpus_warning_empty(Corpus *c) {
   const Split *s = &c->split[SPLIT_TRAIN];
   int64_t empty = 0;
   for (int64_t i = 0, counted = -1, document = 0; i < s->tokens_numel; i++) {
@@ -607,17 +607,17 @@ static inline void corpus_notice_empty(Corpus *c) {
     if (!says && counted != document) empty++, counted = document;
   }
   if (empty)
-    data_notice(&c->notices, "%lld of %lld conversations to train on have an answer without text: the model learns to "
-                "end there; take them out, or give these answers \"weight\": 0", (long long)empty,
+    data_warning(&c->warnings, "%lld of %lld conversations to train on have an answer without text: the model learns "
+                "to end there; take them out, or give these answers \"weight\": 0", (long long)empty,
                 (long long)s->documents);
 }
-// Adds a notice of the fields of conversations that were not read. Fails if --fields names a key that no record has.
+// Adds a warning of the fields of conversations that were not read. Fails if --fields names a key that no record has.
 static inline bool corpus_check_seen(Corpus *c, const CorpusOptions *o, Error *e) {
   char words[1024];
   if (record_fields_missing(o->chat.fields, c->seen.fields, words, sizeof words))
-    return fail_with(e, EXIT_USAGE, "--fields %s: no record of --data %s has that member", words, o->data);
+    return fail_with(e, EXIT_USAGE, "--fields %s: no record of --data %s has that key", words, o->data);
   if (record_unread_say(&c->seen.unread, words, sizeof words))
-    data_notice(&c->notices, "--data %s: %s", o->data, words);
+    data_warning(&c->warnings, "--data %s: %s", o->data, words);
   return true;
 }
 // Loads the texts or token files that were found, and frees f.
@@ -633,12 +633,12 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
   if (ok && chats) {
     corpus_say_form(c, f, o);
     corpus_place_sources(&c->split[SPLIT_TRAIN], f);
-    corpus_notice_empty(c);
+    corpus_warning_empty(c);
     if (c->seen.rewritten)
-      data_notice(&c->notices, "%lld answers are not trained on: where another turn follows, the chat template "
+      data_warning(&c->warnings, "%lld answers are not trained on: where another turn follows, the chat template "
                   "writes what came before them in another way", (long long)c->seen.rewritten);
     if (c->seen.endless)
-      data_notice(&c->notices, "%lld answers have no token that ends them: the chat template writes none, and "
+      data_warning(&c->warnings, "%lld answers have no token that ends them: the chat template writes none, and "
                   "trained on is all up to the next turn's header", (long long)c->seen.endless);
   }
   found_free(f);
@@ -687,7 +687,7 @@ static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Erro
     c->split[i].oracle_nats = texts[i].nats / (double)split_targets_numel(&c->split[i]);
     text_free(&texts[i]);
   }
-  data_format(c->source, sizeof c->source, "generated sentences, entropy %.4f nats a token", c->entropy_nats);
+  data_format(c->source, sizeof c->source, "generated sentences, entropy %.4f nats per token", c->entropy_nats);
   return true;
 }
 
@@ -711,7 +711,7 @@ static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
 static inline bool corpus_load_asked(Corpus *c, const char *directory, const char *asked, const CorpusOptions *o,
                                      Error *e) {
   Found f = {};
-  f.notices = &c->notices;
+  f.warnings = &c->warnings;
   f.val_data = o->val_data;
   f.want = o->as_text ? WANT_BYTES : WANT_TEXT;
   if (*o->val_data && !directory && (!strcmp(o->data, "random") || !strcmp(o->data, "generated")))
@@ -745,10 +745,10 @@ bool corpus_load(Corpus *c, CorpusOptions o, Error *e) {
                 "valid.txt and test.txt", env);
   } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_asked(c, dir, "fetched WikiText-2", &o, e);
   else if ((ok = corpus_load_generated(c, &o, e)))
-    data_notice(
-        &c->notices,
+    data_warning(
+        &c->warnings,
         "no WikiText-2 here (no --data, no WIKITEXT2_DIR, no data/wikitext-2): training on generated sentences "
-        "instead, of %.4f nats a token; data/get_wikitext2.sh fetches WikiText-2",
+        "instead, of %.4f nats per token; data/get_wikitext2.sh fetches WikiText-2",
         c->entropy_nats);
   if (!ok) { corpus_free(c); return false; }
   corpus_hash(c);

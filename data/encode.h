@@ -34,9 +34,9 @@ enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 <
 // ================================================================================================ 1 inputs
 // Adds the text files of a directory to `to`. Files named val... are added to `held` instead, and files named test...
 // are left out and counted in *tests; with held NULL all files are added to `to`. Notes (.md) are left out, and .json,
-// .csv and .tsv, which in a directory usually describe its other files. notices: receives what else is left out.
+// .csv and .tsv, which in a directory usually describe its other files. warnings: receives what else is left out.
 static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory,
-                                        const char *option, DirectoryUse use, DataNotices *notices, Error *e) {
+                                        const char *option, DirectoryUse use, DataWarnings *warnings, Error *e) {
   char path[PATH_MAX];
   TextPacking packing;
   DataNames names = data_names(directory, "");
@@ -51,17 +51,17 @@ static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tes
     else data_names_add(val ? held : to, path);
   }
   data_names_free(&names);
-  return !notices || directory_check(directory, option, use, notices, e);
+  return !warnings || directory_check(directory, option, use, warnings, e);
 }
 // Adds the texts that a path or pattern names.
 static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const char *element, const char *option,
-                              Error *e, DataNotices *notices = NULL, DirectoryUse use = DIRECTORY_ALL) {
+                              Error *e, DataWarnings *warnings = NULL, DirectoryUse use = DIRECTORY_ALL) {
   struct stat st;
   glob_t g = {};
   const int before = to->count;
   const bool there = !stat(element, &st);
   if (there && S_ISDIR(st.st_mode)) {
-    if (!encode_add_directory(to, held, tests, element, option, use, notices, e)) return false;
+    if (!encode_add_directory(to, held, tests, element, option, use, warnings, e)) return false;
   } else if (there) data_names_add(to, element);
   else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(to, g.gl_pathv[i]);
   globfree(&g);
@@ -71,14 +71,14 @@ static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const 
 }
 // Adds the texts that a comma-separated list names; a list that is itself an existing path is one element.
 static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
-                                   Error *e, DataNotices *notices = NULL) {
+                                   Error *e, DataWarnings *warnings = NULL) {
   char element[DATA_PATH_BYTES];
   const bool whole = !access(list, F_OK);
   for (const char *at = *list ? list : NULL, *comma; at; at = comma ? comma + 1 : NULL) {
     comma = whole ? NULL : strchr(at, ',');
     if (!data_format(element, sizeof element, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at))
       return fail_with(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
-    if (!encode_add(to, held, tests, element, option, e, notices)) return false;
+    if (!encode_add(to, held, tests, element, option, e, warnings)) return false;
   }
   return true;
 }
@@ -102,7 +102,7 @@ static inline bool encode_check(const DataNames *names, const EncodeOptions *o, 
     ok = got >= 0 && (s.kind == TEXT_ROWS ||
                       text_check(names->name[i], head, (size_t)n, encode_want(o, s.kind), &looks, e));
     if (looks) {
-      data_format(line, sizeof line, "notice: %s is %s: braces and keys are trained on like text", names->name[i],
+      data_format(line, sizeof line, "warning: %s is %s: braces and keys are trained on like text", names->name[i],
                   looks);
       o->say(line);
     }
@@ -145,7 +145,7 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   char *copy = text ? strdup(text) : NULL;
   if (!json) fail(fault, "it is not JSON");
   else if (rest)
-    fail(fault, "more stands behind its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
+    fail(fault, "more stands after its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
   else if (!record_is_single(json, fault)) { free(copy); copy = NULL; }
   else if (!text)
     fail(fault, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt") ? "it is a conversation, "
@@ -513,7 +513,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     Error fault = {};
     cJSON *json = cJSON_ParseWithLength((const char *)piece->p, piece->bytes);
     const RecordForm *f = record_form(json, c->o->chat.fields, &fault);
-    snprintf(c->form, sizeof c->form, "%s", c->o->chat.preferences ? "preferences" : f ? f->name : "no form");
+    snprintf(c->form, sizeof c->form, "%s", c->o->chat.preferences ? "preferences" : f ? f->name : "no schema");
     cJSON_Delete(json);
   }
   const bool holds_out = !c->split && !c->files[1].count;
@@ -702,11 +702,11 @@ static inline bool encode_check_block(const Encoding *c, const TextStream *s, co
                                   text_check_bad(bad, s->path, encode_want(c->o, s->kind), words, sizeof words, e));
 }
 // At the end of a file, prints how many of its bytes are not UTF-8, if any.
-static inline void encode_notice(const Encoding *c, const TextStream *s, const TextBad *bad) {
+static inline void encode_warning(const Encoding *c, const TextStream *s, const TextBad *bad) {
   char words[1400], line[1600];
   Error none;
   text_check_bad(bad, s->path, WANT_BYTES, words, sizeof words, &none);
-  data_format(line, sizeof line, "notice: %s", words);
+  data_format(line, sizeof line, "warning: %s", words);
   if (words[0]) c->o->say(line);
 }
 // Encodes the current file from byte c->at of its text on.
@@ -747,8 +747,8 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
     }
     if (ok && !used && got > 0) {                // no newline, or no space, in the whole block
       if (room >= ENCODE_LINE_BYTES)
-        ok = fail_with(e, EXIT_MISSING, "%s has no %s in %d MiB behind byte %lld of its text", path, s.kind ==
-                       TEXT_PLAIN ? "blank to cut it at" : "end of a line or row", ENCODE_LINE_BYTES >> 20,
+        ok = fail_with(e, EXIT_MISSING, "%s has no %s in %d MiB after byte %lld of its text", path, s.kind ==
+                       TEXT_PLAIN ? "space to cut it at" : "newline or end of a row", ENCODE_LINE_BYTES >> 20,
                        (long long)c->at);
       else block = (uint8_t *)bpe_resize(block, room *= 2, 1);
     }
@@ -760,7 +760,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
     if (ok && got == 0 && !used) break;
   }
   ok = ok && (c->sink || encode_unchanged(c, &s, e));
-  if (ok) encode_notice(c, &s, &bad);
+  if (ok) encode_warning(c, &s, &bad);
   text_stream_close(&s);
   free(block);
   return ok;
@@ -846,7 +846,7 @@ static inline bool encode_open(Encoding *c, bool *found, Error *e) {
   char json[PATH_MAX], state[PATH_MAX];
   Error why = {};
   DataNames held = {};
-  DataNotices left = {};
+  DataWarnings left = {};
   int tests = 0;
   c->lock = -1;
   for (int i = 0; i < o->files; i++)
@@ -854,7 +854,7 @@ static inline bool encode_open(Encoding *c, bool *found, Error *e) {
   if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e, &left) ||
       !encode_add_list(&c->files[1], NULL, NULL, o->val_data, "--val_data", e, &left)) return false;
   for (char *at = left.text, *end; (end = strchr(at, '\n')); at = end + 1) {
-    fail(&why, "notice: %.*s", (int)(end - at), at);
+    fail(&why, "warning: %.*s", (int)(end - at), at);
     o->say(why.text);
   }
   for (int i = 0; i < held.count && !*o->val_data; i++) data_names_add(&c->files[1], held.name[i]);
@@ -883,7 +883,7 @@ static inline bool encode_open(Encoding *c, bool *found, Error *e) {
     return fail_with(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: leave that out",
                      o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
   if (c->tokenizer.ignored && o->out)
-    o->say("notice: the tokenizer's truncation and padding are ignored, as by transformers: texts are encoded whole");
+    o->say("warning: the tokenizer's truncation and padding are ignored, as by transformers: texts are encoded whole");
   if (!encode_inputs_hash(c, e)) return false;
   const uint64_t inputs = c->hash;
   if (*o->tokenizer) encode_hash(c);
@@ -917,7 +917,8 @@ bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size, char *out) {
   c.began_ms = c.saved_ms = now_ms();
   *e = {};
   if ((ok = encode_open(&c, &found, e)) && found && !c.done) {
-    snprintf(line, sizeof line, "going on in %.512s: %.1f MB of text are encoded", c.out, (double)c.text_bytes * 1e-6);
+    snprintf(line, sizeof line, "continuing in %.512s: %.1f MB of text are encoded", c.out,
+             (double)c.text_bytes * 1e-6);
     o->say(line);
   }
   for (; ok && !c.done && c.split < 2; c.split++, c.file = 0) {
@@ -927,9 +928,9 @@ bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size, char *out) {
   const bool works = ok && !c.done;
   char missing[128], names[1024];
   if (ok && works && c.chats && record_fields_missing(o->chat.fields, c.records.fields, missing, sizeof missing))
-    ok = fail_with(e, EXIT_USAGE, "--fields %s: no record has that member; remove %s and encode again", missing, c.out);
+    ok = fail_with(e, EXIT_USAGE, "--fields %s: no record has that key; remove %s and encode again", missing, c.out);
   if (ok && record_unread_say(&c.records.unread, names, sizeof names)) {
-    snprintf(line, sizeof line, "notice: %.700s", names);
+    snprintf(line, sizeof line, "warning: %.700s", names);
     o->say(line);
   }
   for (int i = 0; works && ok && i < 2; i++) ok = !c.shards[i].numel || encode_shard_end(&c, &c.shards[i], e);
@@ -940,7 +941,7 @@ bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size, char *out) {
              (double)c.text_bytes * 1e-6, c.out, c.out, c.tokenizer.vocab_size);
     o->say(line);
     if (!c.shards[1].total)
-      o->say("notice: of a single document nothing is held out for validation: name some text by --val_data");
+      o->say("warning: of a single document nothing is held out for validation: name some text by --val_data");
   }
   if (vocab_size) *vocab_size = c.tokenizer.vocab_size;
   if (out) data_format(out, PATH_MAX, "%s", c.out);

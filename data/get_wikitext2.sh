@@ -5,7 +5,7 @@
 # name, so no half or foreign file is ever found under it.
 #
 # Environment
-#   WIKITEXT2_URL          where the three files lie; default: github.com/pytorch/examples
+#   WIKITEXT2_URL          where the three files are; default: github.com/pytorch/examples
 #   WIKITEXT2_BLOB_TRAIN   git blob ids to expect instead (also _VALID, _TEST), for another mirror's copies
 #   WIKITEXT2_TIMEOUT      seconds for one try at one file (300)
 #   WIKITEXT2_TRIES        tries for one file (3)

@@ -1,5 +1,5 @@
 // parquet.h: reads an Apache Parquet file, row by row, a page of each column at a time: one column of text, or the
-// columns that make records of a form that data/chat/ knows.
+// columns that make records of a schema that data/chat/ knows.
 //
 //   1 Thrift    the compact protocol, in which footer and page headers are written (thrift-compact-protocol.md)
 //   2 schema    columns; which of them are read
@@ -246,8 +246,8 @@ static inline bool parquet_is_read(const Parquet *q, int64_t i) {
   }
   return ok;
 }
-// Whether the columns fit a form of records.h; if so, adds that form's columns. Returns false, possibly with an error
-// in e, if they do not.
+// Whether the columns fit a schema of records.h; if so, adds that schema's columns. Returns false, possibly with an
+// error in e, if they do not.
 static inline bool parquet_choose_records(Parquet *q, const char *fields, Error *e) {
   cJSON *members = cJSON_CreateObject();
   Error fault = {};
@@ -315,7 +315,7 @@ static inline bool parquet_choose(Parquet *q, const char *asked, const char *fie
   if (*asked && !named)
     return fail_with(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names);
   if (!*asked && records && (!named || form_is_chat_key(records->name)))
-    return fail_with(e, EXIT_USAGE, "%s has records in column %s and no form that is known: name it, if they are "
+    return fail_with(e, EXIT_USAGE, "%s has records in column %s and no known schema: name it, if they are "
                      "messages, by --fields messages=%s, or a column of strings to train on by --text_column; it has: "
                      "%s", q->path, records->name, records->name, names);
   if (!named && strings != 1)
@@ -353,7 +353,7 @@ static inline ParquetChunk parquet_chunk(Thrift *t) {
 static inline bool parquet_check_chunk(ParquetColumn *q, const ParquetChunk *c, Error *e) {
   static const char *const codecs[] = {"", "Snappy", "GZIP", "LZO", "Brotli", "LZ4", "Zstandard", "LZ4_RAW"};
   if (c->type != q->type || c->values < 0 || c->begin < 4 || c->bytes < 0 || c->bytes > q->file_bytes - c->begin)
-    return parquet_damaged(q, "it lies outside the file", e);
+    return parquet_damaged(q, "it is outside the file", e);
   if (c->codec && c->codec != 1 && c->codec != 6)
     return fail_with(e, EXIT_USAGE, "%s is compressed by %s; expected: Snappy, Zstandard, or none: write it again so",
                      q->path, c->codec > 0 && c->codec < 8 ? codecs[c->codec] : "an unknown codec");
@@ -413,7 +413,7 @@ static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t fi
   if (file_bytes >= 12 && !memcmp(ends + 8, "PARE", 4))
     return fail_with(e, EXIT_USAGE, "%s is encrypted: write it again without", path);
   if (file_bytes < 12 || memcmp(ends, "PAR1", 4) || memcmp(ends + 8, "PAR1", 4))
-    return fail_with(e, EXIT_MISSING, "%s is no Parquet table, or cut short: it does not begin and end with PAR1",
+    return fail_with(e, EXIT_MISSING, "%s is no Parquet table, or cut short: it does not start and end with PAR1",
                      path);
   memcpy(&bytes, ends + 4, 4);
   if (bytes > file_bytes - 12 || bytes > PARQUET_FOOTER_MAX)
@@ -497,7 +497,7 @@ static inline int64_t parquet_run_next(ParquetRuns *r) {
   }
   return (int64_t)x;
 }
-// Unpacks `bytes` bytes behind q->packed + from into exactly `want` at `to`.
+// Unpacks `bytes` bytes after q->packed + from into exactly `want` at `to`.
 static inline bool parquet_unpack(ParquetColumn *q, int codec, size_t from, size_t bytes, uint8_t *to, size_t want) {
   size_t got = want;
   const char *p = (const char *)q->packed + from;
@@ -524,7 +524,7 @@ static inline bool parquet_dictionary(ParquetColumn *q, int64_t values, Error *e
   }
   return true;
 }
-// Makes ready to read levels up to `most`, which begin at *p: after their length, or `n` bytes. False: they are cut.
+// Makes ready to read levels up to `most`, which start at *p: after their length, or `n` bytes. False: they are cut.
 static inline bool parquet_levels(ParquetRuns *r, int most, const uint8_t **p, const uint8_t *end, bool sized,
                                   int64_t n) {
   *r = {};

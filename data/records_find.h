@@ -11,7 +11,7 @@ static inline bool records_add(Found *f, const char *element, bool valid, Error 
   DataNames held = {};
   int tests = 0;
   const bool ok = encode_add(&f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN], valid ? NULL : &held, &tests, element,
-                             valid ? "--val_data" : "--data", e, f->notices, DIRECTORY_RECORDS);
+                             valid ? "--val_data" : "--data", e, f->warnings, DIRECTORY_RECORDS);
   for (int i = 0; i < held.count && !*f->val_data; i++) data_names_add(&f->tokens[SPLIT_VALID], held.name[i]);
   data_names_free(&held);
   return ok;

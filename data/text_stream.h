@@ -197,7 +197,7 @@ static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes
   }
   if (n >= 0 && s->filtered && !text_stream_check(s, to, (size_t)n, e)) return -1;
   if (n > 0 && s->filtered && !records_of_json(&s->lines, to, (size_t)n))
-    return fail_with(e, EXIT_MISSING, "%s: more stands behind the end of its array", s->path) - 1;
+    return fail_with(e, EXIT_MISSING, "%s: more stands after the end of its array", s->path) - 1;
   if (!n && s->filtered && (s->lines.depth || s->lines.string || s->lines.ended != s->lines.array))
     return fail_with(e, EXIT_MISSING, "%s: it is cut short: a bracket or a text does not end", s->path) - 1;
   return n;

@@ -16,7 +16,8 @@
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
 #   dev/bench.sh plan           steps predicted with this machine's peaks beside steps measured
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
-#   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
+#   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and communicated bytes per
+#                               rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
 #   dev/bench.sh optimizers     `small`, 300 steps with AdamW and with Muon at four learning rates each: validation
 #                               losses, and how many steps Muon needs to reach AdamW's best
@@ -29,7 +30,7 @@
 # CURVE_STEPS (300), CURVE_DTYPE (fp32), CURVE_BATCH (32), FP8_BATCH (8), OUT (a directory to keep everything in).
 # For `optimizers`: ADAMW_RATES ("2.5e-4 5e-4 1e-3 2e-3"), MUON_RATES ("5e-4 1e-3 2e-3 4e-3"), OPTIMIZER_STEPS (300).
 # For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
-# (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
+# (sequences of 1024 tokens per step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
 # PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one), ATTENTION (PyTorch's: cudnn, flash or fa3;
 # else the fastest that is there). The first round's choice is kept.
 # For `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
@@ -103,7 +104,7 @@ torch_speed() {
     ${4:+--form "$4"} ${5:+--attention "$5"} --device cuda --compile --seq_len 1024 \
     --global_batch "$(cuda_batch "$1")" 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
 }
-# mfu model dtype ranks tokens/s: in per cent. The program logs its own; for one shape it is proportional to tokens/s.
+# mfu model dtype ranks tokens/s: in %. The program logs its own; for one shape it is proportional to tokens/s.
 cuda_mfu() {
   local last
   last=$(grep '"kind":"step"' "$out/ours-$1-$2-$3/metrics.jsonl" | tail -n 1)
@@ -414,7 +415,7 @@ curve() {
 }
 
 # ---- modes ----------------------------------------------------------------------------------------------------------
-# One rank and step of `small`, bf16, two microbatches a rank. Wire bytes are counted where they arrive.
+# One rank and step of `small`, bf16, two microbatches per rank. Communicated bytes are counted where they arrive.
 modes() {
   local run=$out/modes rows=$out/modes.rows mode i=0
   local modes=("" "--reshard_after_forward off" "--strategy shard_grad_op" "--strategy zero1" "--strategy no_shard"
@@ -423,7 +424,7 @@ modes() {
     "--fp8 gather" "--recompute none" "--recompute mlp" "--recompute block"
     "--freeze wte,wpe,h.0.*,h.1.*,h.2.*")
   echo
-  echo "\`small\`, bf16, 2 ranks, 2 microbatches of 8 sequences a rank: medians of $ROUNDS rounds of $STEPS steps"
+  echo "\`small\`, bf16, 2 ranks, 2 microbatches of 8 sequences per rank: medians of $ROUNDS rounds of $STEPS steps"
   printf '%-42s %9s %7s %9s %9s %9s\n' mode tokens/s "of 1st" "MiB plan" "gath. MB" "red. MB"
   for ((round = 0; round < ROUNDS; round++)); do
     for i in "${!modes[@]}"; do
@@ -511,7 +512,7 @@ plan() {
     done; done; done
   done
   echo
-  echo "ms a step, predicted with peaks of this run, and measured: median and least of $ROUNDS rounds"
+  echo "ms per step, predicted with peaks of this run, and measured: median and least of $ROUNDS rounds"
   printf '%-6s %-5s %5s %11s %9s %9s %9s %9s\n' model dtype ranks predicted median least "pred./med" "pred./least"
   for model in $models; do for dtype in $dtypes; do for ranks in 1 2; do
     row=$rows.$model.$dtype.$ranks

@@ -4,10 +4,10 @@
 Usage: bench_lora.py [ROW...]       needs torch, transformers, peft; rows: lora-fp32 lora-bf16 full-fp32 full-bf16, and
                                     with bitsandbytes nf4-fp32 nf4-bf16: adapters beside matrices in 4 bits
 
-Random weights of the shape are written once; both programs read them, train on random tokens, BATCH sequences of 256 a
-step, AdamW and clipping included, adapters of rank 16 beside all of a block's matrices, and take turns, ROUNDS times.
-Printed are the median over rounds of tokens/s (of the median step) and the least peak of memory, all of the process's;
-torch's own without a model is said apart. PyTorch is the faster of eager and compiled, attention
+Random weights of the shape are written once; both programs read them, train on random tokens, BATCH sequences of 256
+per step, AdamW and clipping included, adapters of rank 16 beside all of a block's matrices, and take turns, ROUNDS
+times. Printed are the median over rounds of tokens/s (of the median step) and the least peak of memory, all of the
+process's; torch's own without a model is said apart. PyTorch is the faster of eager and compiled, attention
 scaled_dot_product_attention, AdamW fused. In bf16 its weights are bf16, as PEFT and transformers load them: adapters
 are fp32, and in full tuning there is no fp32 copy, while this program keeps one. NF4 is bitsandbytes', blocks of 64
 with scales in fp32, computed with in the row's dtype; in both programs the embedding, which is the head, stays in that
@@ -125,7 +125,7 @@ def main(rows):
             # Not here: a child's peak counts what was resident in this process when it was forked.
             subprocess.run([sys.executable, os.path.abspath(__file__), "--weights", os.path.join(out, "weights")],
                            check=True, stderr=subprocess.DEVNULL)
-        print(f"{SHAPE}'s shape, {LAYERS} blocks, {BATCH} x {T} tokens a step, adapters of rank {RANK}, 1 process")
+        print(f"{SHAPE}'s shape, {LAYERS} blocks, {BATCH} x {T} tokens per step, adapters of rank {RANK}, 1 process")
         print(f"{'':10} {'tokens/s':>9} {'PyTorch':>9} {'':>8} {'ratio':>6} {'MiB':>7} {'PyTorch':>8} {'ratio':>6} "
               f"{'torch alone':>12}")
         for row in rows:

@@ -339,7 +339,7 @@ static int64_t bench_records_read(const char *path) {
   if (got < 0 || fault.text[0]) fprintf(stderr, "%s: %s\n", path, fault.text[0] ? fault.text : e.text);
   return got < 0 || fault.text[0] ? -1 : records;
 }
-// Files of conversations become records: bytes, container, lines, JSON, form; without template and tokenizer.
+// Files of conversations become records: bytes, file format, lines, JSON, form; without template and tokenizer.
 static int bench_records(char **path, int count) {
   for (int i = 0; i < count; i++) {
     struct stat st;

@@ -46,7 +46,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-# What a model of today's blocks differs in from GPT-2's.
+# What a model of modern blocks differs in from GPT-2's.
 GPT2 = dict(norm="layernorm", norm_weight=True, norm_embedding=False, rope_theta=0, qk_norm="", mlp="gelu", bias=True,
             softcap=0, eps=1e-5, tied=True)
 LLAMA = dict(norm="rmsnorm", rope_theta=1e4, mlp="swiglu", bias=False)
@@ -403,7 +403,7 @@ def read_cache(path):
         magic = int(np.frombuffer(head[:4], "<i4")[0])
         if magic not in (20240520, 20240801):
             raise SystemExit(f"{path} is no token cache: it starts with {head[:8]!r}")
-        train, valid = np.frombuffer(head[80:96], "<i8")         # CacheMark, behind key and tokenizer_hash
+        train, valid = np.frombuffer(head[80:96], "<i8")         # CacheMark, after key and tokenizer_hash
         ids = np.fromfile(f, "<u2" if magic == 20240520 else "<u4", train + valid).astype(np.int64)
     return torch.from_numpy(ids[:train]), torch.from_numpy(ids[train:])
 
@@ -448,7 +448,7 @@ def main():
     p.add_argument("--rendezvous", help="with --serve: a file that does not exist yet, the same for all ranks")
     p.add_argument("--parallel", choices=["fsdp1", "fsdp2", "ddp"], default="fsdp2")
     p.add_argument("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="with --serve")
-    p.add_argument("--global_batch", type=int, help="sequences a step over all ranks")
+    p.add_argument("--global_batch", type=int, help="sequences per step over all ranks")
     p.add_argument("--seq_len", type=int, help="tokens of a sequence")
     p.add_argument("--tf32", action="store_true", help="--device cuda: fp32 products may use TF32")
     p.add_argument("--steps", type=int)

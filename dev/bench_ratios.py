@@ -40,7 +40,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "..", "train_gpt_fsdp")
 PYTHON, MPIRUN = os.environ.get("PYTHON", sys.executable), os.environ.get("MPIRUN", "mpirun")
 ROUNDS, STEPS, ROUND_SECONDS = int(os.environ.get("ROUNDS", 3)), int(os.environ.get("STEPS", 5)), 4.0
-# Vocabulary, sequences of 256 tokens a step, and whose goals it has.
+# Vocabulary, sequences of 256 tokens per step, and whose goals it has.
 MODELS = {"small": ("5000", 32, "small"), "gpt2": ("50257", 4, "gpt2"), "modern-small": ("5000", 32, "small"),
           "smollm2-135m": ("49152", 4, "gpt2")}
 # By instruction set. PyTorch emulates bf16 GEMMs at 1 GFLOP/s where it must: one step of gpt2 takes minutes on AVX2, so
@@ -347,7 +347,7 @@ def memory_rows(table, title, ours, torch):
     mib = 2 ** 20
     extra_ours, extra_torch = ours.plan["total"] - ours.state(), torch.peak - torch.idle - torch.state
     peak = max(ours.peak, ours.plan["total"])
-    table.add(f"{title}: peak MiB a process", peak / mib, torch.peak / mib, peak / torch.peak, MEMORY_GOAL,
+    table.add(f"{title}: peak MiB per process", peak / mib, torch.peak / mib, peak / torch.peak, MEMORY_GOAL,
               f"plan {ours.plan['total'] / mib:.0f}, resident {ours.peak / mib:.0f}; "
               f"PyTorch idle {torch.idle / mib:.0f}", most=True)
     table.add(f"{title}: MiB beyond state", extra_ours / mib, extra_torch / mib, extra_ours / extra_torch, EXTRA_GOAL,

@@ -4,8 +4,8 @@
     python3 dev/check_export.py DIR [WEIGHTS]      needs transformers, tokenizers, torch
 
 DIR loads by AutoModelForCausalLM and AutoTokenizer without a warning; its logits are those of the same model in plain
-PyTorch (dev/reference.py for GPT-2, dev/bench_pytorch.py for today's blocks without Llama 3's scaling or blocks that do
-not turn; fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
+PyTorch (dev/reference.py for GPT-2, dev/bench_pytorch.py for modern blocks without Llama 3's scaling or NoPE
+layers; fp64) within 1e-5 of the largest; AutoTokenizer gives the ids of tokenizer.json used directly, and
 decodes them to the text; greedy generation runs; save_pretrained writes the same tensors again.
 WEIGHTS: the source of the export, a checkpoint directory or a model.safetensors of the trainer. Without it the plain
 GPT-2 uses DIR's own tensors, which checks configuration and layout but not that they are the checkpoint's; other
@@ -83,7 +83,7 @@ def plain_family(config, weights):
     """As plain_gpt2, for Llama, Qwen2, Qwen3 and NanoChat. A bias that WEIGHTS lacks is 0."""
     rope, kind = config["rope_parameters"], config["model_type"]
     if not weights or rope["rope_type"] != "default" or 0 in config.get("no_rope_layers", []):
-        raise SystemExit(f"{kind}: needs WEIGHTS, and checks neither Llama 3's scaling nor blocks that do not turn")
+        raise SystemExit(f"{kind}: needs WEIGHTS, and checks neither Llama 3's scaling nor NoPE layers")
     p, _ = read_weights(weights)
     nano = kind == "nanochat"
     c = dict(n_layer=config["num_hidden_layers"], n_head=config["num_attention_heads"], n_embd=config["hidden_size"],

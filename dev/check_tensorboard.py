@@ -24,7 +24,7 @@ for tag in reader.Tags()["scalars"]:
 ours = {}
 for line in open(out + "/metrics.jsonl"):
     x = json.loads(line)
-    if x["kind"] == "run" and x["first_step"] > 1:  # it goes on: what it makes again counts
+    if x["kind"] == "run" and x["first_step"] > 1:  # it continues: what it makes again counts
         ours = {tag: {s: v for s, v in points.items() if s < x["first_step"]} for tag, points in ours.items()}
     if x["kind"] == "step":
         for key in ("loss", "lr", "grad_norm", "tokens_per_s"):

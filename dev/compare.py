@@ -18,7 +18,7 @@ import threading
 import time
 
 PROGRAM = os.environ.get("TRAIN_GPT_FSDP", "./train_gpt_fsdp")
-# Name, options. The last ones are cut into half the sequences a microbatch: `{half}`.
+# Name, options. The last ones are cut into half the sequences per microbatch: `{half}`.
 MODES = [
     ("no_shard (DDP)", "--strategy no_shard"),
     ("zero1", "--strategy zero1"),
@@ -155,7 +155,7 @@ def show(args, modes, results, options, gpu):
           f"{'s' if args.np > 1 else ''}, {head['device']}, {options}")
     print(f"median of {args.rounds} runs in turn, {args.steps - 2} steps each; MiB: memory of a rank; MB: what rank 0 "
           "received in a step")
-    print(f"{'':28} {'ms a step':>10} {'ratio':>6} {'planned MiB':>12} {'measured':>9} {'planned MB':>11} "
+    print(f"{'':28} {'ms per step':>10} {'ratio':>6} {'planned MiB':>12} {'measured':>9} {'planned MB':>11} "
           f"{'counted':>8}  loss")
     first_ms = None
     for name, _ in modes:

@@ -4,9 +4,9 @@
 Usage: compare_templates.py DIR|FILE.jinja ... [-n COUNT] [--times N]
        needs `pip install transformers==5.24.0 jinja2`, g++ and the MPI headers
 
-For each template: whether text, {% generation %} blocks and refusals are the same for all conversations, with and
+For each template: whether text, {% generation %} blocks and rejections are the same for all conversations, with and
 without system messages, tools, calls, thoughts, Unicode, empty texts, contents that are lists, and orders that
-templates refuse. With --times also the speed of both: a rendering here, with the conversion of its JSON, beside
+templates reject. With --times also the speed of both: a rendering here, with the conversion of its JSON, beside
 jinja2's of a template that is compiled already.
 """
 import argparse
@@ -143,7 +143,7 @@ def compare(program, path, lines, variables, times):
     if fault or (got and "parse" in got[0]):
         same = bool(fault) and "parse" in got[0]
         here = got[0] if got else run.stderr[-300:]
-        return same, f"refused by both: {fault}" if same else f"jinja2: {fault}; here: {here}", None
+        return same, f"rejected by both: {fault}" if same else f"jinja2: {fault}; here: {here}", None
     began = time.time()
     want = [rendered(template, x) for x in variables]
     theirs, other = (time.time() - began) / len(variables) * 1e6, None
@@ -158,7 +158,7 @@ def compare(program, path, lines, variables, times):
     if len(got) != len(want):
         other = f"{len(got)} answers for {len(want)} conversations: {run.stderr.decode()[-500:]}"
     ours = float(run.stderr.split()[-1])
-    return other is None, other or f"{len(want)} equal, {errors} of them refused by both", theirs / ours
+    return other is None, other or f"{len(want)} equal, {errors} of them rejected by both", theirs / ours
 
 
 def main():

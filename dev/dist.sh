@@ -101,7 +101,7 @@ fetch_libraries() {
   ln -sfn libmpi.so.40 "$root/$lib/libmpi.so"
   touch "$root/.whole"
 }
-# Compilers that see those libraries instead of this machine's. -B: the objects that begin and end a program, too. The
+# Compilers that see those libraries instead of this machine's. -B: the objects that start and end a program, too. The
 # static libraries of GCC 10: those of later ones ask for a later libc.
 make_compilers() {
   local headers release
@@ -190,7 +190,7 @@ gather() {
   done
   cat >"$tree/mpirun" <<'C'
 #!/bin/sh
-# The Open MPI of this directory, wherever it lies.
+# The Open MPI of this directory, wherever it is.
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 export OPAL_PREFIX="$here/openmpi" OPAL_SYSCONFDIR="$here/openmpi/etc" \
   PMIX_MCA_mca_base_component_path="$here/openmpi/pmix"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whether the archive of dev/dist.sh starts on a bare Linux: in a root of Debian 11 with a shell and nothing else, as
-# another user, from a path with a blank, read-only. It trains on two ranks to the bits of ./train_gpt_fsdp, resumes,
+# another user, from a path with a space, read-only. It trains on two ranks to the bits of ./train_gpt_fsdp, resumes,
 # exports, and opens no library outside of itself but libc's.
 #
 #   dev/dist_check.sh [ARCHIVE]

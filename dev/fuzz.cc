@@ -72,7 +72,7 @@ static FuzzPart fuzz_next_part(FuzzPart *rest) {
   return part;
 }
 
-// Writes a seed. The reader must accept it: a refused seed leads nowhere.
+// Writes a seed. The reader must accept it: a rejected seed leads nowhere.
 static void fuzz_seed(const void *bytes, size_t count) {
   char path[600];
   snprintf(path, sizeof path, "%s/%02d", fuzz_seed_dir, fuzz_seed_count++);
@@ -80,7 +80,7 @@ static void fuzz_seed(const void *bytes, size_t count) {
   fuzz_accepted = false;
   fuzz_target->run((const uint8_t *)bytes, count);
   if (fuzz_accepted && count <= fuzz_target->most_bytes) return;
-  fprintf(stderr, "fuzz: %s, a seed of %zu bytes, is refused: %s\n", path, count, fuzz_error.text);
+  fprintf(stderr, "fuzz: %s, a seed of %zu bytes, is rejected: %s\n", path, count, fuzz_error.text);
   abort();
 }
 static void fuzz_seed_text(const char *text) { fuzz_seed(text, strlen(text)); }
@@ -371,7 +371,7 @@ static void fuzz_seeds_tokenizer_json() {
     cJSON_Delete(root);
   }
 }
-// NFC of any bytes: at most three times as many, itself normalised, and the same in two halves where the second begins
+// NFC of any bytes: at most three times as many, itself normalised, and the same in two halves where the second starts
 // with a character that stands alone.
 static void fuzz_nfc(const uint8_t *bytes, size_t count) {
   uint8_t *once = (uint8_t *)malloc(NFC_MOST_GROWTH * count + 1), *twice = (uint8_t *)malloc(9 * count + 1);
@@ -476,7 +476,7 @@ static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written her
   }
   return &t[i];
 }
-// A line: by a template that thinks, by one with a begin token, by one that writes tools as Python does, and as a
+// A line: by a template that thinks, by one with a BOS token, by one that writes tools as Python does, and as a
 // preference.
 static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
   static const char *const names[] = {"qwen3", "llama3", "smollm3", "llama3"};
@@ -711,7 +711,7 @@ static void fuzz_token_file(const uint8_t *bytes, size_t count) {
   free(memory);
   split_free(&s);
 }
-// The same beside a Megatron index: its bytes stand behind 80 of tokens.
+// The same beside a Megatron index: its bytes stand after 80 of tokens.
 static void fuzz_megatron(const uint8_t *bytes, size_t count) {
   const size_t tokens = count < 80 ? count : 80;
   fuzz_write("tokens.idx", bytes + tokens, count - tokens);
@@ -1041,7 +1041,7 @@ static void fuzz_seeds_checkpoint() {
 
 // ---- the rendezvous (launch/rdzv_wire.h, launch/rdzv_file.h) ------------------------------------------------------
 // The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens, and it
-// answers with no more than a challenge or a proof, and a refusal.
+// answers with no more than a challenge or a proof, and a rejection.
 static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
   const ProveKey key = rdzv_token_key("0123456789abcdef", 16);
   const size_t piece = count ? 1 + bytes[0] % 64 : 1;
@@ -1070,7 +1070,7 @@ static void fuzz_seeds_rdzv_link() {
   fuzz_seed(b.p, b.n);
   const uint8_t proof[RDZV_HEAD + PROVE_MAC] = {PROVE_PROOF, 0, 0, 0, PROVE_MAC, 0, 0, 0};
   rdzv_add(&b, proof, sizeof proof);
-  fuzz_rdzv_link(b.p, b.n);                      // a proof of another token: refused, so not a seed
+  fuzz_rdzv_link(b.p, b.n);                      // a proof of another token: rejected, so not a seed
   b.n = 0;
   rdzv_add(&b, "\x8f", 1);
   const uint8_t challenge[RDZV_HEAD] = {PROVE_CHALLENGE, 0, 0, 0, PROVE_NONCE, 0, 0, 0};
@@ -1106,7 +1106,7 @@ static void fuzz_rdzv_payload(const uint8_t *bytes, size_t count) {
   fuzz_accepted = true;
   HOLDS(w.count > 0 && w.count <= RDZV_WORDS_MAX && !w.word[w.count]);
   for (int k = 0; k < w.count; k++) fuzz_rdzv_printable(w.word[k], false);
-  const char *why = rdzv_daemon_refused(&w);
+  const char *why = rdzv_daemon_rejected(&w);
   if (why) fuzz_check_error(why);
   else HOLDS(!strcmp(w.word[0], "orted") || !strcmp(w.word[0], "prted"));
   rdzv_words_free(&w);
@@ -1128,7 +1128,7 @@ static void fuzz_seeds_rdzv_payload() {
     rdzv_bytes_free(&b);
   }
 }
-// Words, one a line: as a daemon's command, and as what mpirun gives its remote agent. What is taken has no word with
+// Words, one per line: as a daemon's command, and as what mpirun gives its remote agent. What is taken has no word with
 // a meaning for a shell, and no parameter but those that are known.
 static void fuzz_rdzv_daemon(const uint8_t *bytes, size_t count) {
   char *text = (char *)malloc(count + 1), *rest = text, *word;
@@ -1136,7 +1136,7 @@ static void fuzz_rdzv_daemon(const uint8_t *bytes, size_t count) {
   memcpy(text, bytes, count);
   text[count] = 0;
   while ((word = strsep(&rest, "\n")) && w.count < RDZV_WORDS_MAX) w.word[w.count++] = word;
-  const char *why = rdzv_daemon_refused(&w);
+  const char *why = rdzv_daemon_rejected(&w);
   fuzz_accepted = !why;
   for (int i = 1; i < w.count && !why; i++) {
     HOLDS(!strpbrk(w.word[i], " \t\"'`$|&<>{}*?!\\~#"));

@@ -33,11 +33,11 @@
 # On a lent machine, programs that were built elsewhere (ARCHS="-gencode arch=compute_90a,code=sm_90a") save minutes:
 # with BUILT=1, ./train_gpt_fsdp and build/test_gpt_fsdp run as they are, without make.
 #
-# A call ends by itself within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
+# A call ends automatically within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
 # build/gpu_day/journal.tsv is an item (a test, a run, a table), and an item that stands there is not run again. The
 # report, OUT/DATE-GPUNAME.md (OUT: dev/results), is written line by line. A given OUT also gets journal.tsv, line by
 # line, and gpu_day_logs.tar.gz, so a killed call loses only the item that ran. On a fresh machine FROM=DIR, which
-# holds what an earlier call left in OUT, goes on from there. No checkpoint is written; all files stay below 2 GB.
+# holds what an earlier call left in OUT, continues from there. No checkpoint is written; all files stay below 2 GB.
 #
 # Exit status: 0 all is done; 1 something failed, the report says what; 4 nothing failed, something is left for another
 # call; 2 a wrong argument; 3 no GPU.
@@ -160,7 +160,7 @@ left() { echo $((deadline - $(now))); }
 # want ITEM NEED LIMIT: whether it is to run now, which the journal then says: it has not ended yet, and the time that
 # it needs is left. One that was cut by the end of a call needs twice what it was given, or to be the first of a call.
 # One that twice did not end, though no call could have given it more, is given up. In a part that has less time than
-# NEED it begins anyway.
+# NEED it starts anyway.
 want() {
   local item=$1 need=$2 limit=$3 rest first="" full=""
   items+=("$item")
@@ -264,7 +264,7 @@ use_carried() {
   add_path LD_LIBRARY_PATH "$lib"
 }
 # Python's packages bring libraries that the toolkit here may lack; the compilers and the loader are told where. Of
-# their headers only these: what else lies beside them would hide the toolkit's own.
+# their headers only these: what else is beside them would hide the toolkit's own.
 find_libraries() {
   local dirs=() dir file
   [ -x "$CUDA_HOME/bin/nvcc" ] || ! have nvcc || CUDA_HOME=$(dirname "$(dirname "$(command -v nvcc)")")
@@ -1022,7 +1022,7 @@ journal_before=$(grep -c '' "$journal")
 find_libraries
 find_program
 load_journal
-# Clocks, power and use of every two seconds. It ends by itself, too, where this script was killed.
+# Clocks, power and use of every two seconds. It ends automatically, too, where this script was killed.
 dmon=""
 if [ -n "$given" ]; then
   nvidia-smi dmon -o T -s pucm -d 2 -c $((LIMIT ? LIMIT / 2 : 18000)) >>"$OUT/dmon.log" 2>&1 &

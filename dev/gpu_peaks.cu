@@ -70,9 +70,9 @@ peak_memory_kernel(uint4 *to, const uint4 *from, size_t packs) {
   if (KIND == PEAK_READ && seen == 0x12345678u) to[0].x = seen;
 }
 
-static void peaks_of_memory(void *to, const void *from, int multiprocessors) {
+static void peaks_of_memory(void *to, const void *from, int sms) {
   const size_t packs = BUFFER_BYTES / sizeof(uint4);
-  const int blocks = 4 * multiprocessors;
+  const int blocks = 4 * sms;
   const double gb = (double)BUFFER_BYTES / 1e9;
   float ms = 0;
   TIME_MS(ms, 2, LAUNCH(peak_memory_kernel<PEAK_COPY>, blocks, 512, 0, 0, (uint4 *)to, (const uint4 *)from, packs));
@@ -157,8 +157,8 @@ __global__ static void __launch_bounds__(MMA_THREADS) peak_mma_kernel(float *out
   out[blockIdx.x * MMA_THREADS + threadIdx.x] = sum;
 }
 
-static void peak_of_mma(float *out, const void *random, int multiprocessors) {
-  const int blocks = 4 * multiprocessors;
+static void peak_of_mma(float *out, const void *random, int sms) {
+  const int blocks = 4 * sms;
   const double flops = 2.0 * 16 * 8 * 16 * MMA_SUMS * MMA_TURNS * (MMA_THREADS / WARP) * blocks;
   float ms = 0;
   TIME_MS(ms, 2, LAUNCH(peak_mma_kernel, blocks, MMA_THREADS, 0, 0, out, (const uint32_t *)random));
@@ -171,7 +171,7 @@ int main() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) die_missing("no usable GPU: nvidia-smi says why");
   CUDA(cudaGetDeviceProperties(&prop, 0));
-  printf("# %s, %d multiprocessors\n", prop.name, prop.multiProcessorCount);
+  printf("# %s, %d SMs\n", prop.name, prop.multiProcessorCount);
   for (void *&p : buffer) CUDA(cudaMalloc(&p, BUFFER_BYTES));
   LAUNCH(peak_fill_kernel<bf16>, 4096, 256, 0, 0, (bf16 *)buffer[1], BUFFER_BYTES / sizeof(bf16));
   peaks_of_memory(buffer[0], buffer[1], prop.multiProcessorCount);

@@ -11,7 +11,7 @@
 #   PRIVATE=DIR        the hosts do not share DIR: all but host 0 have an empty directory there
 #   LEFT=1             a line for what is left ten seconds after all commands have ended: processes, files in /dev/shm
 #
-# Each line that a host prints begins with its number. The last lines have the exit codes; the exit status is the
+# Each line that a host prints starts with its number. The last lines have the exit codes; the exit status is the
 # largest, or 77 with a reason where namespaces cannot be made. Everything is removed, however it ends.
 set -u
 [ $# -eq 2 ] || { echo "usage: [V6=1] [EXTRA=1] [PRIVATE=DIR] $0 N COMMAND" >&2; exit 2; }

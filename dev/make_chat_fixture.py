@@ -61,7 +61,7 @@ DATED = r"""{%- if not date_string is defined %}{%- set date_string = "26 Jul 20
 {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"""
 ML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-# name: tokenizer, its new tokens, template, what of it is split into header, what is said, what stands behind
+# name: tokenizer, its new tokens, template, what of it is split into header, what is said, what stands after
 CASES = {
     "qwen2.5": ("qwen2", ML, "{%- if messages[0]['role'] != 'system' %}{{- '" + QWEN + "' }}{%- endif %}"
                 "{%- for message in messages %}{{- " + ATTRIBUTE + " }}{%- endfor %}" + ASKS, ATTRIBUTE),
@@ -108,7 +108,7 @@ def marked(template, turn):
                           "{% endgeneration %}{%- endif %}{{- '\\n' }}")
         assert out.count("{% generation %}") == 2
         return out
-    cut = turn.index("\\n'") + 3                 # behind the header
+    cut = turn.index("\\n'") + 3                 # after the header
     header, rest = turn[:cut], turn[cut:].lstrip("+ ")
     stop = "'<|im_end|>'" if "im_end" in rest else "'<|eot_id|>'"
     said, behind = rest[:rest.index(stop) + len(stop)], rest[rest.index(stop) + len(stop):].lstrip("+ ") or "''"

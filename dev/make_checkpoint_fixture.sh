@@ -9,10 +9,10 @@
 #
 #   text/                       what was trained on
 #   MODE/step_00000006/         a checkpoint in the middle of a run of 12 steps; MODE is the dtype of its parameters
-#   MODE/ISA/metrics.jsonl      steps and evaluations of that version when it went on from there on one rank, with
+#   MODE/ISA/metrics.jsonl      steps and evaluations of that version when it continued from there on one rank, with
 #                               kernels ISA, and then evaluated the checkpoint (times are left out)
 #   MODE/ISA/end.json           trainer.json of its last checkpoint, which has the checksums of weights and moments
-#   MODE/ISA/sample.txt         the likeliest continuation, by the checkpoint
+#   MODE/ISA/sample.txt         the most probable continuation, by the checkpoint
 #
 # Needs a CPU with AVX-512 BF16: bf16 is multiplied otherwise there than on AVX2. Nothing in the options asks the C
 # library for digits: no cosine in the learning rate. Paths in the checkpoints are those from the repository's root.

@@ -99,7 +99,7 @@ def forms(count, blanks):
 
 
 def chats(form, tokens, t):
-    """A conversation by each template: rendered with marks where an answer begins and where its end token ends."""
+    """A conversation by each template: rendered with marks where an answer starts and where its end token ends."""
     said = [("user", "Hi there"), ("assistant", "字 Hello, you"), ("user", " two  blanks "),
             ("assistant", "It's 12.\nNo")]
     zephyr = "".join(f"<|{r}|>\n" + (f"\0{x}</s>\1\n" if r == "assistant" else f"{x}</s>\n") for r, x in said)

@@ -153,7 +153,7 @@ def adapter(w, c, t, arch, alpha):
 
 
 HOSTILE = [0x7c00, 0xfc00, 0x7e00, 0x0001, 0x8001, 0x03ff, 0x7bff, 0x0000, 0x8000]    # fp16: infinite, NaN, tiny, large
-# Of a block: its type, how many, and the bytes where a scale or a least value in fp16 begins.
+# Of a block: its type, how many, and the bytes where a scale or a least value in fp16 starts.
 BLOCKS = [(Type.Q4_0, 24, [0]), (Type.Q4_1, 24, [0, 2]), (Type.Q5_0, 24, [0]), (Type.Q5_1, 24, [0, 2]),
           (Type.Q8_0, 24, [0]), (Type.Q4_K, 12, [0, 2]), (Type.Q5_K, 12, [0, 2]), (Type.Q6_K, 12, [208]),
           (Type.MXFP4, 24, [])]

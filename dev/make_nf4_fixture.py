@@ -7,7 +7,7 @@
   nf4_expected.json         for each tensor the hash (make_tokenizer_fixture.py) of the bits, in fp32, of what
                             bitsandbytes' dequantize_4bit makes of it; of others of their numbers in fp32
 
-Rows of 300 numbers are no whole blocks of 64, so shards and rows begin inside blocks; the largest matrices have more
+Rows of 300 numbers are no whole blocks of 64, so shards and rows start inside blocks; the largest matrices have more
 blocks than share a second scale.
 """
 import json

@@ -8,7 +8,7 @@ The model is dev/fixtures/family_llama with the adapter dev/fixtures/lora_llama;
   inputs, targets, starts   (B,T) I32: pairs packed as this program packs them, targets -1 where nothing is trained on
   reference                 (2 PAIRS) F32: log-probabilities of the answers by the reference, in their order
   NAME.loss                 (1) F32, of each loss of LOSSES: the mean over pairs
-  NAME.rewards              (3) F32: means of the rewards of chosen and rejected answers, share of pairs told apart
+  NAME.rewards              (3) F32: means of the rewards of chosen and rejected answers, accuracy
   NAME.grad.TENSOR          F32, of every factor
 """
 import argparse

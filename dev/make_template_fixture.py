@@ -99,7 +99,7 @@ TEMPLATES = [
     "or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\u00e9</s>{% endgeneration %}{% "
     "else %}{{ m.content }}{% endif %}\n"
     "{% endfor %}{{ strftime_now('%d %B %Y, %A') }}{% if add_generation_prompt %}<assistant>{% endif %}",
-    # what is refused
+    # what is rejected
     "{{ raise_exception('no ' ~ messages | length) }}", "{{ nothing.at_all }}", "{{ [].append(1) }}", "{{ 1 + 'a' "
     "}}", "{{ [1] | last.x }}",
     "{{ ''.__class__.__mro__ }}", "{{ none | list }}", "{% for x in 1 %}{% endfor %}", "{{ 'a' < 1 }}", "{{ 1 // 0 "
@@ -124,7 +124,7 @@ def main():
             if text is not None:
                 x["spans"] = [len(text[:at].encode()) for at in spans]
             f.write(json.dumps(x, ensure_ascii=False) + "\n")
-            print(f"{text if text is not None else 'refused: ' + str(spans)}")
+            print(f"{text if text is not None else 'rejected: ' + str(spans)}")
 
 
 if __name__ == "__main__":

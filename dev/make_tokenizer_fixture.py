@@ -9,7 +9,7 @@ Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip i
   tokenizer_hostile.i32   the ids that it gives the text, int32 little-endian
   tokenizer_added.*       the same for a loaded tokenizer with added tokens, in the older form of the file, not by line
   tokenizer_gpt2/         vocab.json and merges.txt, in the form of the published GPT-2, of a tokenizer not by line
-  tokenizer_gpt2.txt .i32 .json  text with much white space across line ends, its ids, the same tokenizer in one file
+  tokenizer_gpt2.txt .i32 .json  text with much white space across newlines, its ids, the same tokenizer in one file
   tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
   tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's, nanochat's, Tekken's and
                           gpt-oss's tokenizer.json, and the ids that they give tokenizer_families.txt
@@ -175,7 +175,7 @@ def added_case(text):
 
 
 def gpt2_case():
-    """A tokenizer not by line, trained and tested on text whose white space runs across line ends."""
+    """A tokenizer not by line, trained and tested on text whose white space runs across newlines."""
     r = random.Random(20190214)
     words = ["".join(r.choice("etaoin shrdlu") for _ in range(r.randrange(1, 7))).strip() for _ in range(60)]
     words += ["x", "12", "'s", "don't", "é", "字符", "(", ");", "...", "{", "}", "\u3000", "\xa0", "👍", "return"]

@@ -3,14 +3,14 @@
 
 Usage: make_tokens_fixture.py [--out DIR]      needs `pip install transformers==5.24.0 peft==0.21.2 torch`
 
-Each model of CASES gets rows by resize_token_embeddings, which begin as the mean of the others: the random part of its
+Each model of CASES gets rows by resize_token_embeddings, which start as the mean of the others: the random part of its
 mean_resizing is left out. Beside the adapter of dev/fixtures/lora_*, PEFT then trains these rows
 (trainable_token_indices), without weight decay.
 
   NAME.wte, NAME.lm_head         F32, the new rows
   NAME.inputs, NAME.targets      (STEPS,B,T) I32
   NAME.losses                    (STEPS) F32, before each of five steps of AdamW
-  NAME.after.wte, .lm_head       F32, the rows behind them
+  NAME.after.wte, .lm_head       F32, the rows after them
   lora_root/                     the adapter lora_qwen3 with use_rslora
   root.loss                      F32, its loss on qwen3's first inputs below the old vocabulary
 """

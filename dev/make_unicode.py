@@ -60,7 +60,7 @@ def check_against_tokenizers(classes):
 
 
 def combining_class(c):
-    """That of Unicode, 0 where tokenizers moves c neither behind a mark of class 1 nor before one of class 230."""
+    """That of Unicode, 0 where tokenizers moves c neither after a mark of class 1 nor before one of class 230."""
     found = unicodedata2.combining(chr(c))
     moved = nfd("q" + chr(c) + "\u0334") != "q" + chr(c) + "\u0334" or nfd("q\u0301" + chr(c)) != "q\u0301" + chr(c)
     return found if moved else 0
@@ -121,7 +121,7 @@ def check_nfc(value, decomposition, composition):
                          f"{tokenizers.__version__}, {ascii(ours(text))} by these tables")
             cut = text.index(x)
             if stable and nfc(text) != nfc(text[:cut]) + nfc(text[cut:]):
-                sys.exit(f"U+{c:04X} is taken to begin a part of its own, but NFC of {ascii(text)} has it joined")
+                sys.exit(f"U+{c:04X} is taken to start a part of its own, but NFC of {ascii(text)} has it joined")
 
 
 def number(value):

@@ -1,5 +1,5 @@
-// program.h: the whole program as one object, so that a fuzzer or a bench can call what no door shows: the Makefile's
-// ROOMS, in their order.
+// program.h: the whole program as one object, so that a fuzzer or a bench can call what no public header shows: the
+// Makefile's ROOMS, in their order.
 #define PART_LAUNCH 1
 #define TRAINER_AS_LIBRARY 1
 #include "base/newfile/newfile.cc"

@@ -8,7 +8,7 @@ measured. Ends with 1 if a property is lost that speed depends on:
   read once      kernels of READ_ONCE copy a row into shared memory 16 bytes at a time, and read none again
   batched        each loop of BATCHED's kernels that reads 16 bytes at a time asks for 64 before it looks at any
   wavefronts     a kernel of WAVES has an instance with at most so many wavefronts of shared memory for an HMMA
-  contiguous     no thread of FLAT's kernels takes two neighbouring 16-byte pieces, so that a warp's lie side by side
+  contiguous     no thread of FLAT's kernels takes two neighbouring 16-byte pieces, so that a warp's are side by side
 
     make sass                            all hot kernels
     make sass ARGS="--kernels PATTERN"   those whose name contains PATTERN, hot or not
@@ -20,13 +20,13 @@ bytes; stg: writes; bar: barriers. All are counted in the code, not in what runs
 
 The second table is a prediction from counts, of attention on an H100 or H200 SXM; no GPU was asked. For each tile that
 a warp computes, from the loop that has the tensor instructions: HMMA; wavefronts of shared memory, 128 bytes each, that
-the warp reads (LDSM.x4: 4; LDS of 4, 8, 16 bytes: 1, 2, 4) and its share of what cp.async writes (4 each); EX2. A
-multiprocessor of Hopper does an HMMA a cycle at the dense peak (4096 FLOP), of which mma.sync reaches at most MMA_SYNC
-by others' measurements. An HGMMA of 64 x N x 16, of four warps together, is N / 2 of them and reads operands by itself:
-its line is a tile of a warpgroup, whose wavefronts are those of cp.async alone. A multiprocessor moves one wavefront
-and 16 results of EX2 a cycle. The slowest of the three bounds the tile; per cent of peak is what the HMMAs take at the
-dense peak, divided by that. What is not in it, and makes it less: other instructions, waits, tiles on the diagonal, of
-which half is in vain. blocks: that registers let a multiprocessor hold.
+the warp reads (LDSM.x4: 4; LDS of 4, 8, 16 bytes: 1, 2, 4) and its share of what cp.async writes (4 each); EX2. An
+SM of Hopper does an HMMA a cycle at the dense peak (4096 FLOP), of which mma.sync reaches at most MMA_SYNC
+by others' measurements. An HGMMA of 64 x N x 16, of four warps together, is N / 2 of them and reads operands
+automatically: its line is a tile of a warpgroup, whose wavefronts are those of cp.async alone. An SM moves one
+wavefront and 16 results of EX2 per cycle. The slowest of the three bounds the tile; % of peak is what the HMMAs take at
+the dense peak, divided by that. What is not in it, and makes it less: other instructions, waits, tiles on the diagonal,
+of which half is in vain. blocks: that registers let an SM hold.
 """
 import glob
 import os
@@ -56,7 +56,7 @@ FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<',
 MMA_SYNC = 0.65
 WARPGROUP = ['attention_forward_wgmma_kernel<', 'attention_dq_wgmma_kernel<', 'attention_dkv_wgmma_kernel<']
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
-# Smaller tiles are for multiprocessors with less shared memory, so the best instance counts.
+# Smaller tiles are for SMs with less shared memory, so the best instance counts.
 WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.3, 'attention_dkv_kernel<bf16, 80, ': 2.2,
          'attention_dkv_kernel<bf16, 128, ': 2.3, 'attention_dq_kernel<bf16, 64, ': 1.2}
 # No spill: one thread of a block has an array of digits there, which it indexes once. dk and dv of 128 columns by wgmma

@@ -53,7 +53,7 @@ ended() {                                      # waits for srun; what it returne
 }
 saved() { ls "$1/ckpt" 2>/dev/null | grep -c '^step'; }
 
-over() {                                       # waits for the end of job $1; $2: what the line begins with
+over() {                                       # waits for the end of job $1; $2: what the line starts with
   for _ in {1..300}; do [ -n "$(squeue -h -j "$1" -t RUNNING,COMPLETING,PENDING)" ] || break; sleep 0.5; done
   echo "$2: $(scontrol show job "$1" | grep -oE '(JobState|Restarts|ExitCode)=[^ ]*' | xargs)," \
     "$(saved "$3") checkpoint(s)"
@@ -75,16 +75,16 @@ check_losses() {
   same mpirun3 two "srun --mpi=pmix, 2 ranks and 1 rank on two hosts"
   grep ' ranks ' log
 }
-check_refusals() {
+check_rejections() {
   srun --mpi=none -N2 -n3 "$program" $short --out three >log 2>&1
   code=$?
   if [ $code -eq 2 ] && [ ! -e three ] && [ "$(grep -c 'programs that do not know of each other' log)" -eq 1 ]
-  then good "srun --mpi=none: refused, exit code $code: $(grep 'know of' log)"
+  then good "srun --mpi=none: rejected, exit code $code: $(grep 'know of' log)"
   else bad "srun --mpi=none: exit code $code"; cat log; fi
   srun --mpi=pmi2 -N2 -n3 "$program" $short --out three >log 2>&1
   code=$?
-  if [ $code -ne 0 ] && [ ! -e three ] && [ "$(grep -c '^notice: srun gave' log)" -eq 1 ]
-  then good "srun --mpi=pmi2: exit code $code of Open MPI, after: $(grep '^notice' log)"
+  if [ $code -ne 0 ] && [ ! -e three ] && [ "$(grep -c '^warning: srun gave' log)" -eq 1 ]
+  then good "srun --mpi=pmi2: exit code $code of Open MPI, after: $(grep '^warning' log)"
   else bad "srun --mpi=pmi2: exit code $code"; cat log; fi
   srun --mpi=pmix -N2 -n3 sh -c 'exec "$@" --lr 0.0$((SLURM_PROCID == 2 ? 2 : 1)) --out four' \
     _ "$program" $short >log 2>&1
@@ -92,7 +92,7 @@ check_refusals() {
   if [ $code -eq 2 ] && grep -q -- --lr log; then good "another --lr on rank 2: exit code $code: $(grep -- --lr log)"
   else bad "another --lr: exit code $code"; cat log; fi
 }
-# Each of these ends a run in another way; what it saved goes on to the losses of a run that nobody ended.
+# Each of these ends a run in another way; what it saved continues to the losses of a run that nobody ended.
 check_signals() {
   local way id want
   mpirun_of whole 3 "$long"
@@ -199,5 +199,5 @@ check_limits() {
   [ "$(saved timed)" -gt 0 ] || bad "Slurm's own SIGUSR1 left no checkpoint"
   scancel "$timed"
 }
-for check in ${@:-versions losses refusals signals killed cores sbatch requeue limits}; do "check_$check"; done
+for check in ${@:-versions losses rejections signals killed cores sbatch requeue limits}; do "check_$check"; done
 exit $wrong

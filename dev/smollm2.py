@@ -9,7 +9,7 @@ Writes DIR/model as Hugging Face has it (the weights are the package's, of four 
   loss      of a text, beside this script's own forward pass in fp64
   answers   five greedy ones; llama.cpp's, where xllamacpp is there, from the model as --export_gguf writes it
   tuning    at defaults on conversations of which two in three tell the model a name: what it answers then, and its loss
-            on other answers, before and behind
+            on other answers, before and after
   export    what the export says of ends and tokens, and one answer of it
 Exit status 1 if a bound is broken: ids or llama.cpp's answers that differ, a loss off by 1e-5, other answers worse by
 0.02.
@@ -242,12 +242,12 @@ def main():
     said = run("--init_from", at, "--data", data, "--sample_tokens", "0", "--export_hf", os.path.join(work, "exported"),
                "--report", "off", "--out", "tuned")
     for line in said.split("\n"):
-        if line.startswith(("  model ", "  training ", "notice: --batch")):
+        if line.startswith(("  model ", "  training ", "warning: --batch")):
             print("      " + line.replace(work, "DIR"))
     print("      " + said[said.index("  tuning "):said.index("\n  ranks ")].replace("\n", "\n      "))
     tuned = os.path.join(work, "exported")
     behind = loss(tuned, others, "behind")
-    check(behind - before < 0.02, f"loss on other answers: {before:.4f} before, {behind:.4f} behind")
+    check(behind - before < 0.02, f"loss on other answers: {before:.4f} before, {after:.4f} after")
     names = answers(tuned, ["Who are you?", "Please tell me what your name is."], "named")
     check(all("Marlow" in x for x in names), "it has learned its name")
     answers(tuned, QUESTIONS, "kept")

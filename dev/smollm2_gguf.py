@@ -72,7 +72,7 @@ def main():
         said = run("--init_from", weights, "--sample_only", "--sample_tokens", "0", "--export_hf",
                    os.path.join(work, out), "--report", "off", "--out", out + "-run")
         for line in said.split("\n"):
-            if line.startswith("notice"):
+            if line.startswith("warning"):
                 print("      " + line.replace(FILE, "FILE"))
         with open(os.path.join(work, out, "model.safetensors"), "rb") as f:
             exports.append(f.read())

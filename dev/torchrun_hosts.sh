@@ -4,7 +4,7 @@
 #
 #   TORCHRUN=venv/bin/torchrun dev/torchrun_hosts.sh
 #
-# A run with other options than the others must be refused, and torchrun must report exit code 2. With --max-restarts
+# A run with other options than the others must be rejected, and torchrun must report exit code 2. With --max-restarts
 # and --resume auto a run whose ranks are killed twice must end with the weights of one that nothing disturbed. What was
 # measured on which day is in dev/results/.
 set -eu
@@ -47,7 +47,7 @@ same mpirun4 three "torchrun --rdzv-backend c10d, 2 processes on each of two hos
 grep -o "options differ: '--lr 0.0[12]'" log | sort -u
 grep -o 'exitcode *: 2' log | sort -u
 
-# ---- --max-restarts: torchrun starts all processes again, and they go on from the newest checkpoint
+# ---- --max-restarts: torchrun starts all processes again, and they continue from the newest checkpoint
 long="${options/--max_steps 5/--max_steps 4000} --n_positions 16 --schedule constant --warmup 10 --eval_every -1
   --resume auto --save_model"
 long=$(echo ${long/--save_every -1/--save_every 200})

@@ -1,5 +1,5 @@
 // gather.h: parameters on their way to the model. A stage is gathered into a slot before it is needed, then waited for,
-// read and released. Where shards are read in place, the same calls move nothing.
+// read and released. Where shards are read zero-copy, the same calls move nothing.
 #pragma once
 #include "types.h"
 #include "reduce.h"

@@ -17,7 +17,7 @@
 // over NCCL the neighbours send them. A rank processes its parts of a round one after the other (one part per host, if
 // hosts have equally many ranks), so that all hosts work at once.
 //
-// e: elements of a shard that are reduced; b: bytes of the wire dtype; n: ranks of this host; k: parts of this rank. In
+// e: elements of a shard that are reduced; b: bytes of reduce_dtype; n: ranks of this host; k: parts of this rank. In
 // one reduction a rank receives
 //   from its host       k (n-1) e b
 //   from other hosts    4 k e         on every host but the first
@@ -51,7 +51,7 @@ static inline int hosts_out_of_order(const Mesh *m) {
 }
 // Bytes per element of a shard that cross to or from the busiest host of a shard group in a step: along the hosts, and
 // straight to owners. The step has `reductions` reductions, `starts` of which continue from an earlier sum. wire: bytes
-// of the wire dtype.
+// of reduce_dtype.
 struct HostsBytes { int64_t along, straight; };
 static inline HostsBytes hosts_busiest(const int *first, int hosts, int64_t reductions, int64_t starts, int64_t wire) {
   const int64_t S = first[hosts] - first[0], n0 = first[1] - first[0];

@@ -94,7 +94,7 @@ Links fsdp_links(const Fsdp *f, int A) {
   const GroupPlace shards = group_place(m, &m->shard);
   const int S = f->cfg.mesh.shards, G = f->cfg.mesh.secondary;
   const int due = f->cfg.local ? 1 : A;          // reductions of a unit in a step
-  int64_t near = 0, along = 0;                   // gathers from the secondary group; sums along hosts
+  int64_t near = 0, along = 0;                   // gathers from the secondary group; inter-node reduction chain
   for (int i = 0; i < f->lay.units; i++) {
     const Unit *u = &f->lay.unit[i];
     if (G && u->stage && !f->lay.in_place)
@@ -117,17 +117,17 @@ Links fsdp_links(const Fsdp *f, int A) {
 // ---- decisions
 // Whether a stage's gradient shard is stored in the owner's part of the whole gradient, which has the same elements,
 // and has no memory of its own. That works where a step reduces the gradient once and every element of the own
-// contribution has been read before its sum is written: contributions that are rounded for the wire, or sent by NCCL,
-// are read in an earlier round; else accumulate reads those of all ranks at once. No other rank reads the owner's part.
-// It does not work with replicas, whose partial sums come to the shard before the own contribution is added, nor on a
-// mirrored device, which adds one rank's contribution after the other, nor where shards are in host memory.
+// contribution has been read before its sum is written: contributions that are rounded for communication, or sent by
+// NCCL, are read in an earlier round; else accumulate reads those of all ranks at once. No other rank reads the owner's
+// part. It does not work with replicas, whose partial sums come to the shard before the own contribution is added, nor
+// on a mirrored device, which adds one rank's contribution after the other, nor where shards are in host memory.
 static inline bool stage_shard_lies_in_whole(const Fsdp *f) {
   const FsdpConfig *c = &f->cfg;
   const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
   const bool read_before = c->wire_dtype != F32 || c->comm == COMM_NCCL;
   return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MAX));
 }
-// With one rank the sum is the rank's own gradient. If the wire dtype is fp32, backward writes gradients directly
+// With one rank the sum is the rank's own gradient. If reduce_dtype is fp32, backward writes gradients directly
 // into the gradient shard and adds those of later microbatches there. Two kinds of gradients must be complete before
 // they are added: those that one microbatch already adds up (stage 0, over the head's chunks), and those of a device
 // whose rounding differs between overwriting and adding.
@@ -208,7 +208,7 @@ static inline void fsdp_layout_reductions(Fsdp *f) {
     f->lay.sum_numel += f->lay.stage[u->stage].grads == GRADS_SHARD_IN_WHOLE ? 0 : u->state_numel;
   }
 }
-// Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
+// Whether parameter p's gradient is at the same place of its block as parameter q's of another one.
 static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
   const Param *const pair[2] = {&f->lay.param[p], &f->lay.param[q]};
   int64_t at[2];
@@ -321,7 +321,7 @@ Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int p
 struct Control {
   alignas(64) uint64_t ready;                    // reduction rounds whose data this rank has laid out
   alignas(64) uint64_t done;                     // reduction rounds this rank has added up
-  alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, lies in this rank's shard
+  alignas(64) uint64_t partial;                  // reduction rounds whose sum, so far, is in this rank's shard
   alignas(64) uint64_t secondary;                // blocks whose secondary shards are there, since the start
   alignas(64) uint64_t momenta;                  // rounds of Muon whose momenta this rank has written to their owners
   alignas(64) uint64_t updates;                  // rounds whose update, if this rank owns one, can be read
@@ -388,7 +388,7 @@ static inline void work_part(Fsdp *f, WorkName name, size_t bytes, bool on_host)
   f->lay.work_bytes += bytes;
   f->lay.work_on_host += on_host ? bytes : 0;
 }
-// Sets the places of parameter shards: this rank's, or, if units are read in place, whole units, of whose memory this
+// Sets the places of parameter shards: this rank's, or, if units are read zero-copy, whole units, of whose memory this
 // rank takes its share.
 static inline void work_params(Fsdp *f) {
   size_t at = f->lay.work_bytes;
@@ -398,8 +398,8 @@ static inline void work_params(Fsdp *f) {
     at += f->lay.in_place ? f->lay.unit[u].full_bytes : f->lay.unit[u].shard_bytes;
   }
 }
-// Declares working memory. Its order: parts that exist only in the host mirror come first, and parameter shards read in
-// place last, because a shard group's are all stored in its first rank's window.
+// Declares working memory. Its order: parts that exist only in the host mirror come first, and parameter shards read
+// zero-copy last, because a shard group's are all stored in its first rank's window.
 static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   const bool mpi = f->cfg.comm == COMM_MPI, params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
   const size_t state = (size_t)f->lay.state_numel * 4, K = f->lay.in_place ? 0 : (size_t)f->cfg.mesh.secondary;
@@ -443,7 +443,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
   memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->mem.host_params);
 }
-// Number of buffers in a part of the pool: one, but K gather slots for blocks, and none if the part is empty.
+// Number of buffers in a part of the pool: one, but K all-gather buffers for blocks, and none if the part is empty.
 static inline int pool_buffers(const Fsdp *f, int part) {
   return !f->lay.pool[part] ? 0 : part == POOL_BLOCK_SLOTS ? f->cfg.gather_slots : 1;
 }

@@ -3,7 +3,7 @@
 //
 //   "memory_map": {"time": entries,
 //     "turns":    [[words, entry], ...]                    where forward, backward and update begin
-//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: lies as it is.
+//     "lines":    [[words, use, bytes, pool], ...]         of the memory plan, in its order; pool -1: stays as it is.
 //                                                          What shares a pool is one line
 //     "buffers":  [[name, block, pool, at, bytes, [[from, to], ...]], ...]       alive from entry to entry; block -1:
 //                                                          of none
@@ -73,9 +73,9 @@ static inline void memory_map_schedule(FILE *f, const Record *r, int stages) {
     memory_map_span(f, s, "reduction", &reduction, reduction.last, &any);
   }
 }
-// In which pool a line of the plan lies, or -1 (fsdp_declare_pool, fsdp_declare_work).
+// In which pool a line of the plan is, or -1 (fsdp_declare_pool, fsdp_declare_work).
 static inline int memory_map_pool(const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, int line) {
-  const bool arrives = fsdp->lay.pool[POOL_STAGING_IN] > 0;        // unless it lies apart
+  const bool arrives = fsdp->lay.pool[POOL_STAGING_IN] > 0;        // unless it is apart
   switch (line) {
     case MEM_GATHER_SLOTS: case MEM_ROOT_PARAMS: case MEM_EXPANDED: case MEM_OFFLOAD: case MEM_ORTHOGONAL:
     case MEM_WORKSPACE: case MEM_ACTIVATIONS:

@@ -14,7 +14,7 @@ static inline void fsdp_each_event(Fsdp *f, void (*with)(Ctx *c, StepEvent *e, c
   }
   for (int s = 0; s < 2 + f->lay.stages; s++)
     with(c, &e->grads_free[s], s < 2 ? "block slot free" : s == 2 ? "root slot free" : "gradient free");
-  with(c, &e->began, "step began");
+  with(c, &e->began, "step started");
   with(c, &e->grads_ready, "gradients ready");
   with(c, &e->reduced, "reduced");
   with(c, &e->exchange_ready, "exchange ready");

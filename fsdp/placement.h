@@ -10,7 +10,7 @@
 // that the other buffers leave, another one places it together with them, and the smaller of the two is taken.
 //
 //   POOL_SHARDS   gradient shards of this rank alone, one fixed buffer a stage. It cannot grow
-//   POOL_ACTS     what no peer touches. Fixed: gather slots, copies of weights, what arrives from others
+//   POOL_ACTS     what no peer touches. Fixed: all-gather buffers, copies of weights, what arrives from others
 //   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. Before their memory is reused the step
 //                 waits for peers: for staging at its start, for a slot at a point that the placement chooses
 #pragma once
@@ -74,8 +74,8 @@ Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0,
 }
 
 // ---- lifetimes
-// For each entry: when it may have begun and when it is certainly over, as numbers of the record's entries. Work of
-// another stream begins no earlier than the event that its stream waited for (see record.h). Free the result.
+// For each entry: when it may have started and when it is certainly over, as numbers of the record's entries. Work of
+// another stream starts no earlier than the event that its stream waited for (see record.h). Free the result.
 static inline Interval *record_times(const Record *r) {
   Interval *time = (Interval *)malloc(sizeof(Interval) * (size_t)(r->count + 1));
   int *recorded = (int *)malloc(sizeof(int) * (size_t)(r->events + 1));        // entry that recorded the event last
@@ -234,7 +234,7 @@ static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count,
       sum -= buffer[i]->bytes;
     }
   }
-  for (int i = 0; i < count; i++)                // each buffer knows those alive when it began: now these know it
+  for (int i = 0; i < count; i++)                // each buffer knows those alive when it started: now these know it
     for (int w = 0; w < words; w++)
       for (uint64_t bits = m->bit[(size_t)i * (size_t)words + (size_t)w]; bits; bits &= bits - 1)
         buffers_join(m, i, w * 64 + __builtin_ctzll(bits));
@@ -342,7 +342,7 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
   for (int i = 0; i < count && placement_bytes(pl) < x.limit; i++)
     buffer_place(pl, &p->meets, room->order[i], room, first ? POOL_SHARDS : POOL_ACTS);
 }
-// A placement: where each declared buffer of a pass lies, and how large pools are.
+// A placement: where each declared buffer of a pass is, and how large pools are.
 struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES]; size_t *at[PASSES], total; };
 static inline Buffer *pass_buffer(const Placement *pl, const Pass *p, int i) {
   return i < pl->fixed_count ? &p->fixed[i] : &p->buffer[i - pl->fixed_count];
@@ -479,8 +479,8 @@ static inline int *record_touches(const Record *r, Buffer *const *buffer, int co
   return start;
 }
 
-// A gradient slot may be reused by other buffers no sooner than POINTS_APART points after its reduction began, so that
-// peers have most likely read it and the wait is short.
+// A gradient slot may be reused by other buffers no sooner than POINTS_APART points after its reduction started, so
+// that peers have most likely read it and the wait is short.
 enum { POINTS_APART = 3 };
 static inline Points record_points(const Record *r) {
   Points p = {(int *)malloc(sizeof(int) * (size_t)(r->count + 1)), 0};

@@ -17,7 +17,7 @@ Declare *fsdp_pass(Fsdp *f, PassKind pass, bool again = false);
 char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes);            // layer: -1: of no block
 Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1);
 char *declare_workspace(Declare *d, size_t bytes);             // of the ops; it alone may end between two places
-// Whether every host has room for what shares memory with gradient slots, which lie in a window (a container's /dev/shm
+// Whether every host has room for what shares memory with gradient slots, which are in a window (a container's /dev/shm
 // may be 64 MiB), alike on all ranks; if not, nothing is shared from here on: place passes anew. Collective.
 bool fsdp_shared_slots_fit(Fsdp *f);
 
@@ -48,7 +48,7 @@ struct DryMove {
 struct DryWatch {
   void (*op)(DryWatch *w, RecordStream stream, const OpTouch *x);                 // OP_GIVE and OP_TAKE: a transport's
   void (*event)(DryWatch *w, RecordStream stream, int number, bool waits);        // else the stream records it
-  void (*move)(DryWatch *w, RecordStream stream, const DryMove *x);     // its first access begins it; NULL: it is over
+  void (*move)(DryWatch *w, RecordStream stream, const DryMove *x);     // its first access starts it; NULL: it is over
   void (*phase)(DryWatch *w, const char *name);
 };
 // A dry run's memory has addresses from here on, which no allocator gives: nothing may be read or written there.
@@ -63,7 +63,7 @@ void fsdp_dry_open(Fsdp *dry, MemoryPlan *plan);
 void fsdp_dry_close(Fsdp *dry);
 // Gives the buffers of all passes that were run in `dry` their memory in f, whose memory is not declared yet.
 void fsdp_place(Fsdp *f, Fsdp *dry);
-// placed, alive: bytes that are shared by what is never alive at once, and the most of them that are alive at once;
+// placed, alive: bytes that are shared by buffers of disjoint live ranges, and the most of them that are live at once;
 // calls: of ops, at most, in a training step.
 struct Placed { size_t placed, alive; int64_t calls; };
 Placed fsdp_placed(const Fsdp *f);

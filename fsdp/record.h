@@ -14,7 +14,7 @@
 //   between two ranks              ENDED: the message of a RECEIVE has arrived, the memory of a SEND may be reused
 //   between all ranks of a group   COLLECTIVE over a communicator: what one did before it precedes what others do after
 // On a CPU a call is done when it returns: all streams and the host are one sequence. In a dry run, time is the number
-// of an entry. Work of another stream begins no earlier than the recording of the last event that its stream waited
+// of an entry. Work of another stream starts no earlier than the recording of the last event that its stream waited
 // for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>

@@ -25,7 +25,7 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
 }
 
 // ---- the steps of a round, which covers x. Each returns false, and does nothing, if it would have to wait
-// Rounds this rank's contributions to the wire dtype if they are staged, and sends them. Waits for: free staging
+// Rounds this rank's contributions to reduce_dtype if they are staged, and sends them. Waits for: free staging
 // memory.
 static inline bool fsdp_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
@@ -172,7 +172,7 @@ static inline bool fsdp_round_end(Fsdp *f, uint64_t round, ReduceSpan x) {
 
 // ---- moving on
 // How many rounds may have taken a step. Two rounds are in flight at once. Without a chain along hosts the next round
-// begins its sum after the last one has ended: an offloaded sum has one place, and over NCCL a round should be passed
+// starts its sum after the last one has ended: an offloaded sum has one place, and over NCCL a round should be passed
 // on before the next one is waited for.
 static inline int fsdp_rounds_allowed(const Fsdp *f, ReduceStep step) {
   const ReduceJob *job = &f->job;
@@ -273,7 +273,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
     char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD
                       ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
                       : fsdp_work(f, fsdp_unit_grads_at(f, u, buffer) + c->grad_at * b);
-    int64_t at = 0;                              // parameters lie in a piece in their order
+    int64_t at = 0;                              // parameters are in a piece in their order
     for (int p = 0; p < f->lay.params && piece_trains(c); p++) {
       const Param *q = &f->lay.param[p];
       if (q->unit != u || q->piece != i) continue;

@@ -42,7 +42,7 @@ static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, f
   return true;
 }
 // How snapshots are copied: past the caches, because a snapshot is not read soon, and lines that are written whole need
-// not be read first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may begin
+// not be read first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may start
 // anywhere, since shards may be cut by rows.
 static inline void copy_past_caches(const Ctx *c, float *to, const float *from, int64_t numel) {
   const int64_t piece = 1 << 18, line = 16, ahead = 256;

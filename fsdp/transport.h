@@ -12,9 +12,9 @@
 // overwrites a sum before its reader has it, because its next sum is computed from the sum that the reader passes on;
 // the step's small all-gather orders the first reduction of the next step. (So a rank may post the receive of a message
 // that cannot have been sent yet into memory from which another is still being sent.) After a stage's last reduction of
-// the step, the last replica's sums of its units go to all replicas, while backward goes on; native, NCCL adds them up.
-// With messages, two rounds at a time are on their way along the replicas and back to the first: with many replicas and
-// microbatches, --accumulate local avoids that.
+// the step, the last replica's sums of its units go to all replicas, while backward continues; native, NCCL adds them
+// up. With messages, two rounds at a time are on their way along the replicas and back to the first: with many replicas
+// and microbatches, --accumulate local avoids that.
 //
 // f->traffic is counted here and in the transports (all-gathers, chain sums, updates, barriers), in reduce.h
 // (reductions, broadcasts of their results) and in sharded_state.h (the small all-gather).

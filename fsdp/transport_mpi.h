@@ -306,7 +306,7 @@ static inline void comm_mpi_returns_wait(Fsdp *f) {
   if (!f->lay.mirrored || fsdp_chains(f)) streams_returns_wait(f);
 }
 
-// ---- sums along hosts
+// ---- inter-node reduction chain
 // The set of receives of a round: of contributions; along hosts of a part's sum, or (OWN_SHARD) of the result.
 static inline MessageSet *part_receives(Fsdp *f, uint64_t round, int part) {
   if (!f->lay.hosts.hosts) return &f->messages.receives[round & 1];

@@ -93,10 +93,10 @@ static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
   const size_t chunk_bytes = (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
   return f->mem.staging_in + ((round & 1) * (size_t)fsdp_shards(f) + (size_t)i) * chunk_bytes;
 }
-// ---- sums along hosts
-// All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners begin with;
+// ---- inter-node reduction chain
+// All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners start with;
 // parts along the hosts, in order of owners; results. A part's message waits only for those of owners before it and of
-// hosts before, so that no messages wait for each other in a circle. A part goes on while the next one comes.
+// hosts before, so that no messages wait for each other in a circle. A part continues while the next one comes.
 // Where the contribution of this host's i-th rank to a part is received.
 static inline char *comm_nccl_part_staging(const Fsdp *f, uint64_t round, int i, int part) {
   const HostsLayout *h = &f->lay.hosts;

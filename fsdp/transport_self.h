@@ -1,5 +1,5 @@
-// transport_self.h: one rank alone: it reduces its own contributions; units are read in place, or copied from the host.
-// Also the streams of a device, which the NCCL transport uses, too.
+// transport_self.h: one rank alone: it reduces its own contributions; units are read zero-copy, or copied from the
+// host. Also the streams of a device, which the NCCL transport uses, too.
 #pragma once
 #include "types.h"
 #include "transport_updates.h"

@@ -54,7 +54,7 @@ struct Unit {
   int64_t grad_numel, expand_numel;              // whole gradient; copy in the compute dtype
   int64_t grad_slot_at, expand_slot_at;          // elements: where its gradient and copy start in its stage's
   int rounds;                                    // in which its gradient is reduced
-  // Where it begins in memory that holds all units one after the other. In elements: moments, second moments, fp32
+  // Where it starts in memory that holds all units one after the other. In elements: moments, second moments, fp32
   // masters, low halves, and gradient shards that are not part of a whole gradient. In bytes: parameter shards,
   // secondary shards, whole gradients.
   int64_t state_base, second_base, master_base, low_base, sum_base;
@@ -63,13 +63,13 @@ struct Unit {
 // Where backward writes a stage's gradient.
 //   in shard   into the gradient shard itself, because this rank is the only one: there is no reduction. Later
 //              microbatches are added there
-//   in slot    into one of two slots, which blocks take alternately, in the wire dtype, once per microbatch
+//   in slot    into one of two slots, which blocks take alternately, in reduce_dtype, once per microbatch
 //   whole      into the stage's own fp32 buffer, because backward adds to it: for each chunk of the head's rows, or for
 //              each microbatch
 //   in whole   as `whole`, and the gradient shard is this rank's part of that buffer
 enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE, GRADS_SHARD_IN_WHOLE };
 static inline bool grads_are_whole(GradHome home) { return home >= GRADS_WHOLE; }
-// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. rounds: number of rounds in
+// staged: its gradient is rounded to reduce_dtype in a separate buffer before it is sent. rounds: number of rounds in
 // which a reduction of all its units goes. The sizes are sums over its units.
 struct Stage {
   int first_unit, units;
@@ -88,7 +88,7 @@ struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
 // Rounds of Muon updates in flight: in one momenta are sent to the owners, in one owners compute, in one updates
 // return.
 enum { UPDATE_SLOTS = 3 };
-// An event, and whether it has been recorded since the step began. Nobody waits for an event of an earlier step: its
+// An event, and whether it has been recorded since the step started. Nobody waits for an event of an earlier step: its
 // work is over, and a captured step must not wait for events outside of the capture.
 struct StepEvent { void *event; bool recorded; };
 // Messages that are waited for together: `pending` requests, in an array with capacity `room`.
@@ -120,7 +120,7 @@ struct ReduceJob {
   FlightCollective collective;
 };
 // With replicas: the broadcast of a unit's reduced gradient to all replicas. round: the last round of the reduction
-// that made it. Several broadcasts can be in flight, in the order in which they began: entries [0, begun), of which
+// that made it. Several broadcasts can be in flight, in the order in which they started: entries [0, begun), of which
 // [0, taken) have arrived.
 struct SumReturn { int unit; uint64_t round; };
 struct SumReturns { int begun, taken; SumReturn *of; };
@@ -131,12 +131,12 @@ enum WorkName { WORK_CONTROL,                    // counters by which the ranks 
                 WORK_SUMS,                       // gradient shards that replicas read
                 WORK_PARAMS, WORK_SECONDARY,     // parameter shards; secondary shards
                 WORK_UPDATES,                    // Muon: matrices that this rank owns, where peers write and read them
-                WORK_STAGING,                    // contributions rounded for the wire
+                WORK_STAGING,                    // contributions rounded for communication
                 WORK_SLOTS, WORK_WHOLE,          // gradient slots with what reuses them; whole gradients
                 WORK_PARTS };
 struct WorkPart { size_t at, bytes; bool on_host; };
 // Parts of the pool that this rank's own buffers share with the model's (placement.h).
-enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
+enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // all-gather buffers
                 POOL_EXPANDED, POOL_ROOT_EXPANDED,       // copies in the compute dtype: of one block, of stage 0
                 POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
                 POOL_UPDATES, POOL_ORTHOGONAL,           // Muon: updates on their way; scratch of newton_schulz
@@ -174,7 +174,7 @@ struct FsdpLayout {
   Unit *unit;
   Stage *stage;
   bool mirrored;                                 // a host copy (mirror) of device memory serves messages and windows
-  bool in_place;                                 // shards lie so that every unit is whole: nothing is gathered
+  bool in_place;                                 // shards are so that every unit is whole: nothing is gathered
   bool blocks_alike;                             // gradients of all blocks have the same layout
   bool blocks_in_root;                           // --wrap put parameters of blocks into stage 0
   bool adapters;                                 // LoRA: these train, and what they adapt does not
@@ -183,15 +183,16 @@ struct FsdpLayout {
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   int64_t chunk_numel;                           // elements of every owner's shard in one round, at most
   size_t params_bytes;                           // of all units
-  // of one gradient slot, one block's gather slot, one publish buffer
+  // of one gradient slot, one block's all-gather buffer, one publish buffer
   size_t grad_slot_bytes, block_slot_bytes, publish_bytes;
   int scales, scales_trained;                    // E4M3 scales, and those of trained parameters, which come first
   // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
   WorkPart part[WORK_PARTS];
-  size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
+  size_t work_bytes, work_on_host;               // on_host: of the parts that are in the mirror alone; they come first
   size_t pool[POOL_PARTS], pool_bytes;           // of each part; of all
-  size_t *pool_at;                               // of each block's gather slot, then of the other parts that there are
+  size_t *pool_at;                               // of each block's all-gather buffer, then of the other parts that
+                                                 // there are
   OwnedLayout owned;
   HostsLayout hosts;
 };
@@ -210,7 +211,7 @@ struct FsdpMemory {
   float *sum;                                    // offloaded: a round's sum, on the device
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
-  char *block_landings, *root_landing;           // of gather slots
+  char *block_landings, *root_landing;           // of all-gather buffers
   char *small_host;                              // pinned: small collectives of a mirrored device
 };
 // What this rank owns of all units, in order of units, in the memory of the optimizer (host memory if offloaded).
@@ -349,7 +350,7 @@ enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 // The part of the schedule (SchedulePart) that runs now, its stage, and its round of a reduction.
 struct SchedulePlace { uint16_t what; int16_t stage; uint32_t round; };
 // access.at is an offset in block number `block` of rank `rank`, or, with block -1, an address. pass: number of passes
-// begun so far.
+// started so far.
 struct RecordEntry {
   RecordKind kind : 8;
   RecordStream stream : 8;
@@ -381,7 +382,7 @@ struct Record {
   RecordBlock block[128];
   RecordGroup group[COMMUNICATORS];
   RecordName *name;
-  bool grouped;                                  // between NCCL's group begin and end
+  bool grouped;                                  // between NCCL's group start and end
   const void *group_set;                         // set of messages of the last NCCL receive
 };
 
@@ -432,7 +433,7 @@ struct Placement {
   FixedBuffer fixed[FIXED_MAX];
   int fixed_count;
   size_t workspace_bytes;                        // what all pools together take more because of the workspace
-  size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
+  size_t alive_most_bytes;                       // the largest sum of all that is live at once, in any pass: a lower
                                                  // bound of all pools together
 };
 // Declares a pass's buffers: with `record`, in a dry run; without, in a real run, where each call returns the address

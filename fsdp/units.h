@@ -2,12 +2,13 @@
 // this is decided once, before memory is taken. No other file needs to know how a unit is laid out.
 //
 //   stage   the parameters that the model needs at one time. Stage 1 + l is block l. Stage 0 has all parameters that
-//           belong to no block or are needed by several; it is gathered once a step and stays whole
+//           belong to no block or are needed by several; it is gathered once per step and stays whole
 //   unit    the parameters of one gather and one reduction; the wrap policy (--wrap) chooses them
 //   piece   a run of a unit's elements, cut into S equal parts, one for each rank of the shard group (--shard)
 //             flat   one piece for all parameters with equal dtype, weight decay, rate, optimizer and `frozen`: FSDP's
 //                    FlatParameter
-//             dim0   one piece a parameter, ceil(rows / S) rows a rank, the last parts padded or empty: FSDP2's layout
+//             dim0   one piece per parameter, ceil(rows / S) rows per rank, the last parts padded or empty: FSDP2's
+//                    layout
 //           Frozen matrices kept quantized (Param.kept) are in a piece per type, cut between quantization blocks; dim0
 //           has one piece per matrix. Elements are counted as in other pieces; piece_at gives bytes
 //

@@ -27,7 +27,7 @@ static inline char *page_aligned(char *p) {
 static inline size_t comm_mpi_shared_bytes(const Fsdp *f) {
   return f->lay.work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES);
 }
-// Bytes of a rank's window. If shards are read in place, all shards of a group are at the end of its first rank's
+// Bytes of a rank's window. If shards are read zero-copy, all shards of a group are at the end of its first rank's
 // window.
 static inline size_t comm_mpi_window_bytes(const Fsdp *f, int rank) {
   if (!f->lay.in_place) return f->lay.work_bytes;
@@ -54,7 +54,7 @@ static inline void fsdp_check_window_space(const Fsdp *f) {
   errno = 0;
   const size_t available = windows_room(&dir), wanted = windows_need(bytes_of_host);
   if (asks && !available && errno)
-    fail(&error, "%.200s, where shared-memory windows would lie: %s; make it, or run with --shm off", dir,
+    fail(&error, "%.200s, where shared-memory windows would be: %s; make it, or run with --shm off", dir,
          strerror(errno));
   else if (asks && wanted > available)
     fail(&error, "shared-memory windows of this host's %d ranks need %.1f MiB in %.200s, %.1f MiB are free: give it "
@@ -107,7 +107,7 @@ static inline void comm_mpi_open_window(Fsdp *f) {
   const unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank);
   MPI_Info info;
   MPI_Info_create(&info);
-  MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part lies the same way in its page
+  MPI_Info_set(info, "alloc_shared_noncontig", "true");          // every rank's part is the same way in its page
   MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_RETURN);
   const int failed = MPI_Win_allocate_shared((MPI_Aint)mine, 1, info, f->mesh.node, &f->mem.window, &f->mem.win);
   MPI_Comm_set_errhandler(f->mesh.node, MPI_ERRORS_ARE_FATAL);

@@ -244,7 +244,7 @@ static AttentionBackward16 attention_backward16_scratch(void *memory, const Atte
   w.dot = attention_take(&at, n.rows * ATTENTION_BLOCK);
   return w;
 }
-// Block (i,j) of a head that begins at `from`.
+// Block (i,j) of a head that starts at `from`.
 static AttentionSource attention_source(const AttentionShape *s, const bf16 *from, int64_t ld, int64_t i, int64_t j) {
   return AttentionSource{from + i * 32 * ld + j * 32, ld, s->T - i * 32, s->hs - j * 32};
 }
@@ -523,7 +523,7 @@ static void attention_backward16_head(AttentionBackward16 *w, const AttentionSha
     const int64_t keys_end = attention_min(keys + G, n.rows);
     for (int64_t queries = keys; queries < n.rows; queries += G) {
       const int64_t end = attention_min(queries + G, n.rows), seen = attention_first_block(s, queries);
-      if (seen >= keys_end) {                    // nor does a later group see these keys
+      if (seen >= keys_end) {                    // nor does a later group attend to these keys
         for (int64_t i = queries; keys == 0 && i < n.rows; i++) attention_backward16_pack(w, s, head, i);
         break;
       }

@@ -37,14 +37,14 @@
 // twice. dk and dv of head size 64 have sums of 128 registers then; they take queries 16 at a time, so that S and dP
 // need only 32 and K and V stay in registers, all but a piece: 18 ldmatrix for 64 mma, where M = 1 takes 32.
 // Shared memory is in rows of HS + 8 elements: HS / 8 + 1 pieces of 16 bytes are an odd number, so that the 8 rows that
-// ldmatrix reads at a time begin in 8 different groups of 4 banks: no bank conflicts without a swizzle.
+// ldmatrix reads at a time start in 8 different groups of 4 banks: no bank conflicts without a swizzle.
 //   forward   Q (64 M rows) | K, V (N rows each) of two tiles: one is computed while cp.async loads the next
 //   dk, dv    K, V (64 M) | Q, dout (N) of two tiles | lse, D (N) of two tiles
 //   dq        Q, dout (64 M) | K, V (N) of two tiles
 // Finished tiles are stored through the warp's own rows of shared memory, so that global stores are 16 bytes too. M and
 // N of each head size are in ATTENTION_TILES; sizes in KiB (forward | dk, dv | dq) are
 //   32: 30 | 30.5 | 40    64: 54 | 54.5 | 54    80: 66 | 66.5 | 66    96: 52 | 52.5 | 78    128: 68 | 68.5 | 68
-// below the 99 KiB that a block may use on every GPU since sm_80. Where a multiprocessor has 100 KiB (sm_86, sm_89,
+// below the 99 KiB that a block may use on every GPU since sm_80. Where an SM has 100 KiB (sm_86, sm_89,
 // sm_120), only what takes at most 49 leaves room for a second block, which computes while the first one waits.
 // ATTENTION_SMALL has tiles for that, of head sizes from 33 to 80, and forward to 96:
 //   64: 36 | 36.5 | 36    80: 44 | 44.5 | 44    96: 39 | - | -
@@ -56,14 +56,14 @@
 // call per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished
 // sums (out, dv) or to dout . v (ds).
 //
-// Documents: with starts (ops.h), forward and dq begin at the tile of the first key that a block's first query sees;
-// what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document of a
-// block's last key. What is looked up in starts comes after the first loads; wgmma masks only tiles at the border of a
-// document.
+// Documents: with starts (ops.h), forward and dq start at the tile of the first key that a block's first query attends
+// to; what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document
+// of a block's last key. What is looked up in starts comes after the first loads; wgmma masks only tiles at the border
+// of a document.
 //
 // Heads of more than 128 columns (instance 256): M = 1 and N = 32 everywhere; a warp's 16 rows of sums take 128
 // registers. dk and dv, which would take 256, have a launch each: dv of S^T and dout, dk of S^T, dP^T and Q. Of dk and
-// of dq shared memory holds one streamed tile, without a place for the next: the other block of the multiprocessor
+// of dq shared memory holds one streamed tile, without a place for the next: the other block of the SM
 // computes meanwhile, where there is room for two. All take 99 KiB.
 //
 // Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
@@ -78,7 +78,7 @@
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
 // without spills (dk and dv of 80 columns: some bytes) and fit in shared memory; KEEP is set where registers are left.
-// BLOCKS is the number of blocks that the 65536 registers of a multiprocessor hold: two blocks of 128 threads with up
+// BLOCKS is the number of blocks that the 65536 registers of an SM hold: two blocks of 128 threads with up
 // to 255 each.
 //   HS   forward            dk and dv         dq
 #define ATTENTION_TILES(X) \

@@ -227,11 +227,11 @@ static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const Atten
 // The tile of keys from first_key on and queries from first_query on: how much of it is on or below the diagonal. Rows
 // 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last vector (the block above the
 // diagonal is skipped). first_key <= first_query, so neither range is empty.
-// cut: some query does not see the first keys, because its document begins behind them, at `starts`.
+// cut: some query does not attend to the first keys, because its document starts after them, at `starts`.
 struct AttentionTile { int64_t first_key, first_query, vectors, rows[2]; bool cut; int32_t starts[2 * VF]; };
 static AttentionTile attention_tile(const AttentionShape *s, int64_t first_key, int64_t first_query) {
   AttentionTile t = {first_key, first_query, attention_min(2, (s->T - first_query + VF - 1) / VF), {0, 0}, false, {}};
-  for (int i = 0; s->starts && i < 2 * VF; i++) {                // behind the last query: as there
+  for (int i = 0; s->starts && i < 2 * VF; i++) {                // after the last query: as there
     t.starts[i] = s->starts[attention_min(first_query + i, s->T - 1)];
     t.cut |= t.starts[i] > first_key;
   }
@@ -322,7 +322,7 @@ static size_t attention_forward_bytes(const AttentionShape *s) {
   const int64_t numel = 2 * (s->T * s->hs + VF) + 2 * panel + 2 * tile + 3 * ATTENTION_QUERIES;
   return ((size_t)numel * sizeof(float) + 255) / 256 * 256;
 }
-// Takes numel floats from the front of *at; every array begins on a cache line.
+// Takes numel floats from the front of *at; every array starts on a cache line.
 static float *attention_take(float **at, int64_t numel) {
   float *p = *at;
   *at += (numel + VF - 1) / VF * VF;
@@ -388,7 +388,7 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
     const AttentionStart start = key == begin ? START_ZERO : START_SCALED;
     attention_over_keys(f->sum, &t, f->v + key * s->hs, f->p, s->hs, start, f->correction);
   }
-  for (int64_t i = 0; i < queries; i += VF) {    // every query sees itself, so total >= about 1
+  for (int64_t i = 0; i < queries; i += VF) {    // every query attends to itself, so total >= about 1
     const vf total = vf_load(f->total + i);
     vf_store_n(lse + first_query + i, vf_fma(vf_load(f->max + i), vf_set1(0.693147181f), vf_log(total)), queries - i);
     vf_store(f->total + i, vf_div(vf_set1(1.0f), total));
@@ -517,7 +517,7 @@ static void attention_softmax_backward(AttentionBackward *w, const AttentionTile
 }
 
 // One head of q: the one with number d.head % s->group of those that share k and v, which come in order: the first
-// begins the sums dk and dv, the last ends them.
+// starts the sums dk and dv, the last ends them.
 template <class T>
 static void attention_backward_head(AttentionBackward *w, const AttentionShape *s, const AttentionHead<T> *head,
                                     AttentionDrop d, AttentionAhead<T> *ahead) {
@@ -530,7 +530,7 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
     if (turn == 0) memset(dv, 0, (size_t)(keys * s->width) * sizeof(float));
     for (int64_t query = key; query < s->T; query += ATTENTION_QUERIES) {
       const int64_t seen = attention_first_key(s, query);
-      if (seen >= key + keys) break;             // nor does any later query see these keys
+      if (seen >= key + keys) break;             // nor does any later query attend to these keys
       const AttentionTile t = attention_tile(s, key, query);
       attention_scores(w->p, &t, w->k + key * s->hs, w->q_panels + query * s->width, s->hs);
       attention_scores(w->ds, &t, w->v + key * s->hs, w->dout_panels + query * s->width, s->hs);

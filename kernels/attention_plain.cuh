@@ -203,7 +203,8 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     const AttentionPlace at = attention_place(s, head);
     const T *q = a.qkv + at.q, *dout = a.dout + at.out;
     for (int query = first; query < s.len; query += ATTENTION_EDGE) {
-      if (attention_start(a.starts, s, query) >= first + ATTENTION_EDGE) break;      // nor does a later one see these
+      // nor does a later one attend to these
+      if (attention_start(a.starts, s, query) >= first + ATTENTION_EDGE) break;
       float p[4][4], dp[4][4];
       const AttentionOperand<T> of_q = {q, s.ld, query}, of_dout = {dout, s.C, query};
       attention_plain_scores(p, shared, AttentionOperand<T>{a.qkv + at.k, s.ld, first}, of_q, s);

@@ -218,7 +218,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     w.sum[i / 2][i % 2] = 0.0f;
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  // of the keys that the block's first query attends to
+  const int begin = attention_start(a.starts, s, block) / N * N;
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
   attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();
@@ -322,12 +323,12 @@ __device__ static inline float attention_stat(const AttentionBackward<T> &a, int
   return thread < 2 * N && query < a.s.len ? in[head + query] : 0.0f;
 }
 // dk and dv of 64*M keys per block. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles
-// of keys run from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are
-// computed N at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is then
-// read again for each 16 queries, because with all of them kept a few registers spill.
+// of keys run from the first, which all queries attend to, to the last. Queries arrive in tiles of attention_stage(N)
+// and are computed N at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is
+// then read again for each 16 queries, because with all of them kept a few registers spill.
 // PLACES: tiles of queries in shared memory, 2: one is computed while the next one lands. GRADIENTS: heads of more than
 // 128 columns lack the registers for the sums of dk and of dv, and have a launch for each. lse (base 2) and D of a tile
-// lie apart, behind all tiles, or of such heads, which take all of shared memory, behind each row of Q: in the 16 bytes
+// are apart, after all tiles, or of such heads, which take all of shared memory, after each row of Q: in the 16 bytes
 // between rows.
 enum { ATTENTION_DK = 1, ATTENTION_DV = 2 };
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES = 2,
@@ -450,7 +451,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  // of the keys that the block's first query attends to
+  const int begin = attention_start(a.starts, s, block) / N * N;
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
   attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();

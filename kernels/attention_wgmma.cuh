@@ -16,8 +16,8 @@
 // multiply (warnings C7510 to C7515, which `make ptxas` treats as errors). So a loop has one body and one back edge,
 // and wgmma_pin keeps the compiler from moving computations across multiplies.
 //
-// Streamed tiles have three places: one is computed, the next has landed, the one behind it is on its way. A tile of 64
-// columns has rows of 128 bytes, swizzled (wgmma_tile); a head of more than 64 columns has two such panels, one behind
+// Streamed tiles have three places: one is computed, the next has landed, the one after it is on its way. A tile of 64
+// columns has rows of 128 bytes, swizzled (wgmma_tile); a head of more than 64 columns has two such panels, one after
 // the other. Rows at or beyond T and columns beyond the head size are zero. Copies land through another path than the
 // multiplies read by, hence proxy_fence.
 //
@@ -42,7 +42,7 @@ __device__ static inline AttentionCopy<HS, THREADS> attention_copy(const Attenti
   const int row = (int)threadIdx.x / (HS / 8), piece = (int)threadIdx.x % (HS / 8);
   return {row, piece, piece * 8 < s.hs ? 0 : 1 << 30};
 }
-// Where the thread begins in the rows of a head from `row` on. from: the head's column of the sequence's first row.
+// Where the thread starts in the rows of a head from `row` on. from: the head's column of the sequence's first row.
 template <int HS, int THREADS, class T>
 __device__ static inline const T *attention_copy_from(AttentionCopy<HS, THREADS> c, const T *from, int ld, int row) {
   return from + (int64_t)(row + c.row) * ld + c.piece * 8;
@@ -196,11 +196,12 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   float out[HS / 8][4] = {}, p[1][N / 8][4];
   uint32_t packed[N / 16][4];
   attention_load_tile<ROWS>(copy, q, attention_copy_from(copy, a.qkv + at.q, s.ld, block), s.ld, s.len - block);
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  // of the keys that the block's first query attends to
+  const int begin = attention_start(a.starts, s, block) / N * N;
   const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   attention_load_keys<N>(copy, kv, &k, behind, s, begin, end);
   attention_load_keys<N>(copy, kv + 2 * TILE, &k, behind, s, begin + N, end);
-  const int border = attention_start(a.starts, s, first + 15);     // no document begins later
+  const int border = attention_start(a.starts, s, first + 15);     // no document starts later
   int start[2];
   UNROLL for (int i = 0; i < 2; i++) start[i] = attention_start(a.starts, s, first + i * 8 + lane / 4);
   attention_arrived<1>();
@@ -548,7 +549,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 }
 
 // ---- launches on Hopper ---------------------------------------------------------------------------------------------
-// Head size, then warpgroups of a block and blocks of a multiprocessor of forward, of dk and dv, and of dq: the fastest
+// Head size, then warpgroups of a block and blocks of an SM of forward, of dk and dv, and of dq: the fastest
 // on an H100 of those that compile without a wait behind each multiply.
 #define ATTENTION_WGMMA(X) X(64, 1, 4, 1, 2, 1, 3) X(128, 1, 2, 2, 1, 2, 1)
 enum { ATTENTION_WGMMA_N = 64 };                 // rows of a streamed tile

@@ -1,12 +1,12 @@
 // blocks.h: numbers that are stored in blocks, with scales of their own. What value i of a block is, is said here once,
-// for CPU and CUDA, for weights that are expanded, multiplied as they lie, or read from a file.
+// for CPU and CUDA, for weights that are expanded, multiplied as stored, or read from a file.
 //
 // A block is cut into runs of 16 values: `run` and i < 16 say which one. A value is its run's scale times a number,
 // plus or less a least number where the type has one. Arithmetic is fp32's in the order written, and so has the bits of
 // llama.cpp and of its gguf package (gguf 0.19's quants.py; ggml-quants.c's dequantize_row_*). Types have ggml's
 // numbers; NF4, which has none, is that of Dettmers et al. 2023 (QLoRA): 64 values in a row as an fp32 scale, their
-// largest magnitude, behind it 32 bytes of two numbers each, the first one high, as bitsandbytes has them, whose scales
-// lie in a tensor of their own.
+// largest magnitude, after it 32 bytes of two numbers each, the first one high, as bitsandbytes has them, whose scales
+// are in a tensor of their own.
 #pragma once
 #include "device.h"
 

@@ -372,7 +372,7 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
   const int32_t *t = (const int32_t *)targets.data;
   const bool wide = Vp % CROSS_ENTROPY_WIDE<float> == 0;
   const CrossEntropyParts p = cross_entropy_parts(Vp);
-  CHECK(!wide || lanes_aligned(x), "cross_entropy_forward: logits begin at %p, not on 16 bytes", (const void *)x);
+  CHECK(!wide || lanes_aligned(x), "cross_entropy_forward: logits start at %p, not on 16 bytes", (const void *)x);
   if (wide)
     LAUNCH(cross_entropy_forward_kernel<CROSS_ENTROPY_WIDE<float>>, (unsigned)R, p.block, 0, STREAM(c), loss,
            (int32_t *)correct.data, x, t, vocab, p);
@@ -456,7 +456,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
     warp[k] = cross_entropy_warp(s);
     const int number = part * (p.threads / WARP) + thread / WARP;
     if constexpr (CLUSTER) {
-      cluster_wait();                            // the other blocks have begun
+      cluster_wait();                            // the other blocks have started
       if (lane < blocks) cluster_store(&found[number], (unsigned)lane, warp[k]);
       __syncwarp();                              // the barrier takes whole warps
     } else if (lane == 0) {
@@ -520,7 +520,7 @@ static void cross_entropy_backward_rows(Ctx *c, Tensor losses, Tensor dlogits, T
   const bool wide = Vp % CROSS_ENTROPY_WIDE<X> == 0;
   const CrossEntropyParts p = cross_entropy_parts(Vp);
   CHECK(!wide || lanes_aligned(x, to),
-        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
+        "cross_entropy_forward_backward: logits start at %p, dlogits at %p, not on 16 bytes", (const void *)x,
         (const void *)to);
   if (wide)
     cross_entropy_backward<T, X, CROSS_ENTROPY_WIDE<X>>(c, loss, to, x, t, w, R, vocab, p, scale, inverse_cap);

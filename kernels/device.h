@@ -42,8 +42,8 @@ static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to
 // ---- dtypes --------------------------------------------------------------------------------------------------------
 // The types of two bytes and of one are ours, for storage only; no compiler's type is in an interface or computes.
 // fp8 is E4M3 (Micikevicius et al. 2022, arXiv 2209.05433): 1-4-3 bits, bias 7, no infinities, NaN S.1111.111, largest
-// 448, subnormals down to 2^-9. An fp8 number has a meaning only with its scale: fp8.cuh has the ops. low16 is what a
-// bf16 parameter lacks of its fp32 master and is not a number by itself: master.cuh. blocks are the bytes of numbers
+// 448, subnormals down to 2^-9. An fp8 number has a meaning only with its scale: fp8.cuh has the ops. low16 is the low
+// 16 bits of a bf16 parameter's fp32 master and is not a number by itself: master.cuh. blocks are the bytes of numbers
 // with scales among them, which a type of blocks.h says.
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
@@ -162,5 +162,5 @@ struct Ctx {
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
   bool fast_fp32;          // --matmul_precision high: fp32 matrix multiplies in TF32 (CUDA), from bf16 tiles (AMX)
   bool attention_mma;      // --attention mma: the kernels of GPUs before Hopper on Hopper too (CUDA)
-  int sm_margin;           // --sm_margin: multiprocessors that matrix multiplies leave to NCCL, and it keeps to (CUDA)
+  int sm_margin;           // --sm_margin: SMs that matrix multiplies leave to NCCL, and it keeps to (CUDA)
 };

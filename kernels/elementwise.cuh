@@ -158,7 +158,7 @@ void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   }
 }
 
-// A thread makes the four normals of a counter; counters begin at multiples of 4 of the tensor, wherever the range
+// A thread makes the four normals of a counter; counters start at multiples of 4 of the tensor, wherever the range
 // starts.
 __global__ static void __launch_bounds__(FLAT_THREADS)
 normal_fill_kernel(float *to, int64_t n, uint64_t seed, uint32_t tensor, int64_t offset, float std) {

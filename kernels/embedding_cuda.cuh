@@ -134,7 +134,7 @@ __device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> 
 template <class T, int W>
 __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p, const EmbeddingSort *s, int32_t token,
                                                   int64_t place, int64_t i, uint32_t step) {
-  constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // fits in 80 registers: three blocks per multiprocessor
+  constexpr int AHEAD = sizeof(T) == 4 ? 4 : 6;  // fits in 80 registers: three blocks per SM
   Lanes<W> sum = lanes_load<W>(p->dwte + token * p->C + i);
   for (int count = AHEAD; count == AHEAD; place += AHEAD) {
     int32_t r[AHEAD], of[AHEAD];

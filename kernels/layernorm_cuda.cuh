@@ -46,7 +46,7 @@ static inline LayernormPlan layernorm_plan(int64_t C) {
     else if ((plan).pieces == 3) { constexpr int N = 3; __VA_ARGS__; } \
     else { constexpr int N = 4; __VA_ARGS__; } \
   } while (0)
-// At least one block per multiprocessor: without this ptxas gives rows beyond 8192 columns only 32 registers.
+// At least one block per SM: without this ptxas gives rows beyond 8192 columns only 32 registers.
 #define LAYERNORM_BOUNDS(W) __launch_bounds__((W) == 1 ? LAYERNORM_NARROW_THREADS : LAYERNORM_WIDE_THREADS, 1)
 
 // ---- forward -------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
-// A run has the threads of `threads`, and `at_once` rows at a time, of `pieces` groups of columns a thread.
+// A run has the threads of `threads`, and `at_once` rows at a time, of `pieces` groups of columns per thread.
 struct LayernormRuns { int width, pieces, threads, at_once; int64_t rows; };
 static_assert(LANES == 8, "layernorm_at_once has this number");
 static inline LayernormRuns layernorm_runs(int64_t rows, int64_t C) {

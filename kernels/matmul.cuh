@@ -11,7 +11,7 @@
 // `out`: gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are
 // fp32 in the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished sum
 // once, in fp32; gradients that are added to are fp32. dbias has the same bits with and without dweight. For
-// differences on CUDA see matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
+// differences on CUDA see matmul_plans.h (summation order) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "blocks.h"
 #include "ops.h"

@@ -1,4 +1,4 @@
-// matmul_blocks.cuh: passes of a few tokens over weights that are stored in blocks (blocks.h), read as they lie.
+// matmul_blocks.cuh: passes of a few tokens over weights that are stored in blocks (blocks.h), read as stored.
 //
 //   matmul_blocks   out(m, first + n) = sum over k of in(m,k) w(n,k) + bias(first + n), n < N
 //   blocks_rows     out(r, :) = scale w(ids[r], :)
@@ -7,9 +7,9 @@
 // bytes of a row): BLOCKS. in (M,K); out (M, any), fp32 or in's dtype; bias (any): in's. The weight is read once for
 // every MATMUL_FEW_ROWS rows of in.
 //
-// On a CPU the order of sums is that of gemm.h, so that out has the bits of matmul_forward by the expanded rows; on AMX
-// in bf16, where that has tiles' order, they are those of AVX-512 BF16. On CUDA a warp has a row: each lane a chain of
-// every 32nd k, then warp_sum. Either is within K + 6 roundings of fp32 of the sum of |in w|, whatever its order.
+// On a CPU the summation order is that of gemm.h, so that out has the bits of matmul_forward by the expanded rows; on
+// AMX in bf16, where that has tiles' order, they are those of AVX-512 BF16. On CUDA a warp has a row: each lane a chain
+// of every 32nd k, then warp_sum. Either is within K + 6 roundings of fp32 of the sum of |in w|, whatever its order.
 #pragma once
 #include "matmul.cuh"
 #include "master.cuh"

@@ -194,7 +194,8 @@ void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Ten
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
                            true, true, false, bias, Tensor{}, in_scale, weight_scale, Tensor{}, 1, 0};
   CHECK(lanes_aligned(out.data, in.data, weight.data, bias.data),
-        "matmul_forward_fp8: out %p, in %p, weight %p and bias %p must lie on 16 bytes", out.data, in.data, weight.data,
+        "matmul_forward_fp8: out %p, in %p, weight %p and bias %p must be aligned to 16 bytes", out.data, in.data,
+        weight.data,
         bias.data);
   matmul_product(c, &p);
 }

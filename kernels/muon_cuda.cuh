@@ -15,8 +15,8 @@ template <class T> static void muon_normalise(Ctx *c, T *out, const T *in, int64
 // ---- symmetric products
 // out = scale (a a^T) + add_scale addend, (I,I), bf16, on tensor cores: a block of 4 warps computes a tile of 64 x 64
 // on or below the diagonal, 32 x 32 a warp, and writes it and its mirror image. COLUMNS: a is stored (S,I), else (I,S).
-// I and S are multiples of 8, and all memory lies on 16 bytes, so that 16 bytes are copied at a time. Sums are fp32, s
-// ascending in steps of 16.
+// I and S are multiples of 8, and all memory is aligned to 16 bytes, so that 16 bytes are copied at a time. Sums are
+// fp32, s ascending in steps of 16.
 //
 // Shared memory, 30 KiB: STAGES stages of 32 s of both operands. A row of them has 16 bytes more than it needs: the
 // eight rows of a fragment are then in different banks (20 and 36 words apart). Afterwards the tile, rounded.
@@ -27,7 +27,7 @@ template <bool COLUMNS> struct MuonPanel {
 };
 struct MuonSymmetric { const bf16 *a, *addend; bf16 *out; int64_t I, S; float scale, add_scale; };
 
-// Begins to copy elements i0.. , s0.. of a into a panel; zeros outside.
+// Starts to copy elements i0.. , s0.. of a into a panel; zeros outside.
 template <bool COLUMNS>
 __device__ static inline void muon_panel_load(bf16 *panel, const MuonSymmetric &p, int64_t i0, int64_t s0) {
   typedef MuonPanel<COLUMNS> Panel;

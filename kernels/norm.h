@@ -6,7 +6,7 @@
 // cannot matter. 13 limbs reach 2^306, past FLT_MAX^2 (2^256) times 2^49 elements; the last limb counts elements that
 // are infinite or NaN. Squares up to 2^-111 (|g| <= 2^-55.5) count as 0: a billion of them would have added 2^-81 to a
 // sum of squares. An element adds less than 2^32 to a limb, so 2^31 elements fit, in any number of calls: carries are
-// brought up once a step, before the limbs of several ranks are added.
+// brought up once per step, before the limbs of several ranks are added.
 #pragma once
 #include "ops.h"
 

@@ -7,7 +7,7 @@ TouchSink *touch_of_host;
 
 void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;
-  for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may lie at one place
+  for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may be at one place
     if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
   CHECK(x->count < ACCESSES_MAX, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MAX);
   x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};

@@ -1,4 +1,4 @@
-// op_calls.h: the door of what each call of an op reads and writes, as its line of ops.h says: for all who want to
+// op_calls.h: public header of what each call of an op reads and writes, as its line of ops.h says: for all who want to
 // know, the record and the placement, predictions, the trace, the search for what is not finite.
 #pragma once
 #include "ops.h"
@@ -28,8 +28,8 @@ struct OpTouch {
 };
 // Receives what each call touches. Ctx.device of a planning table's context points to one.
 struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
-// before, after: told each call, or NULL. c: the call's own context, over the real table. The first member of what they
-// need besides.
+// before, after: called around each call, or NULL. c: the call's own context, over the real table. The first member of
+// what they need besides.
 struct OpWatch {
   Ops ops;
   const Ops *real;

@@ -1,7 +1,7 @@
 // ops.h: the only list of ops and the only list of device calls. Declarations, the table struct and the tables are
 // generated from them; an op without an implementation on some device does not link.
 //
-// Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
+// Each op has a header kernels/<op>.cuh with its formula, shapes and summation order, and three sections:
 //   PART_LAUNCHERS   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (kernels/kernels.cc)
 //   PART_CPU         <op>_impl                                                (kernels/cpu/cpu.cc, per instruction set)
 //   PART_CUDA        <op>_impl: kernels and launch                            (kernels/cuda/cuda.cu)
@@ -32,7 +32,8 @@ struct MatmulEpilogue {
 // A matrix in quantization blocks (blocks.h): `parts` others, one below the other, (rows, bytes of a row), each of its
 // own type. parts 0: absent.
 struct QuantMatrix { int parts; Tensor part[3]; int type[3]; };
-// A matrix that is `parts` others, one below the other: the rows of each, and the number of its adapter; -1: none.
+// A fused matrix of `parts` others (q, k, v or gate, up), one below the other: the rows of each, and the number of its
+// adapter; -1: none.
 struct LoraParts { int parts; int64_t rows[3]; int adapter[3]; int64_t rank; float scale; };
 // Tensors that are added in one call, from first to last. By value: an op may run after its caller has returned.
 enum { SUMMANDS_MAX = 8 };
@@ -62,7 +63,7 @@ struct StepState {
   float bias_correction1, bias_correction2;      // 1 - beta^t of this update
   double grad_norm, loss;
   int64_t untrained;                             // of all ranks
-  double rewards[3];                             // of pairs: of what was chosen, of what was rejected, share told apart
+  double rewards[3];                             // of pairs: of what was chosen, of what was rejected, accuracy
 };
 enum Skip { SKIP_NOT, SKIP_NOT_FINITE, SKIP_NOTHING_TRAINED };
 // What every rank sends to every other once per step. This rank's losses follow, one double per microbatch, or with
@@ -86,7 +87,7 @@ struct StepRule {
 enum PreferenceLoss : int { PREFERENCE_NONE, PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO,
                       PREFERENCE_ORPO };
 struct PreferenceArgs { PreferenceLoss loss; double beta, smoothing, gamma; };
-enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen answer, of the rejected one, told apart
+enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen answer, of the rejected one, accuracy
 
 // lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
 struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
@@ -108,7 +109,7 @@ HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->h
 HD int64_t query_q_norm(const WorkspaceQuery *q) { return q->q_norm ? q->q_norm : query_head_size(q); }
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
 
-// Rounded up to 256 bytes, at which each part of that scratch begins.
+// Rounded up to 256 bytes, at which each part of that scratch starts.
 static inline size_t muon_whole(size_t bytes) { return (bytes + 255) / 256 * 256; }
 // What the scratch of newton_schulz must have for a matrix of this shape and dtype, in bytes.
 static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype dtype) {
@@ -119,23 +120,23 @@ static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype 
 
 enum { MATMUL_FEW_ROWS = 4 };                    // by which matmul_blocks reads its weight once
 // Rotary positions and the norm of each head's q and k, rope.cuh.
-enum { ROPE_HEAD_MAX = 1024 };                  // columns of a head that they take
+enum { ROPE_HEAD_MAX = 1024 };                  // head dim that they take
 // Of each head before or after the rotation; or before it, of all heads of q together, and of all of k.
 enum QkNorm : int { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER, QK_NORM_ALL };
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
-// starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a
-// sequence is one document, which begins at 0. Token t's learned position is t - starts[t], and it attends to no key
-// before starts[t]; a training's rope turns by t all the same, because only distances count there. Starts do not
+// starts (B,T) int32, of ops that know positions: where in its sequence the document of each token starts. Absent: a
+// sequence is one document, which starts at 0. Token t's learned position is t - starts[t], and it attends to no key
+// before starts[t]; a training's rope rotates by t all the same, because only distances count there. Starts do not
 // decrease along a sequence, and the first is 0. A sliding
 // window is starts of its own (window.cuh). Where tokens are generated one by one, T is 1 and a start is minus the
 // token's position, for rope as well (attention_cached.cuh).
 
 // X(op, arguments, what it touches). Of each memory that a call names:
-//   READS    is only read            WRITES    is overwritten, whole, and what lay there is not read
+//   READS    is only read            WRITES    is overwritten, whole, and what was there is not read
 //   UPDATES  is read and written     SUMS(t, mode)  is written, or read and written, as `mode` says
 // _BYTES forms are for memory without a shape, SUMMANDS for the tensors of a Summands, one of which may be the sum
-// itself. An argument that is absent is not touched. What one call writes and reads lies apart unless
+// itself. An argument that is absent is not touched. What one call writes and reads is apart unless
 // IN_PLACE(written, read) allows otherwise: the same memory, or, for cross entropy, a gradient that starts before its
 // logits. What a call reads and writes of its context is declared, too, for all devices alike:
 //   READS_VALUE(x, if_)  a member of c->state, where if_ holds
@@ -285,7 +286,7 @@ enum MemoryKind { MEMORY_DEVICE, MEMORY_PINNED };
 struct DeviceInfo {
   char name[64], bus_id[32];                     // bus_id: of the GPU; instances of one (MIG) have the same
   char uuid[40];                                 // of what has this memory: a GPU, or an instance of one
-  int major, minor, multiprocessors;
+  int major, minor, sms;
   bool wgmma;                                    // can run attention_wgmma.cuh in this build
   bool integrated;                               // its memory is the host's
   size_t memory_bytes;

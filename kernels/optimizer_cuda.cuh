@@ -11,7 +11,7 @@
 //
 // Where fp64 is fast (norm_in_fp64) a thread adds as norm_lanes of optimizer.cuh does, in half the instructions:
 // multiples of 2^-8, 2^-59 and 2^-110 of squares below 2^42, each at most 2^50, are read off fp64 sums and added as
-// integers; then they join the 192 bits. No square lies halfway between two units of 2^-110: its lowest bit would be
+// integers; then they join the 192 bits. No square is halfway between two units of 2^-110: its lowest bit would be
 // 2^-111, and that of a square has an even exponent. So both forms round alike, and leave the same limbs.
 enum { NORM_DIGITS = 6, NORM_SUMS = NORM_DIGITS + 1 };           // plus the count of elements that are not finite
 struct NormThread { uint64_t word[3], nonfinite; int64_t level[3]; };

@@ -11,7 +11,7 @@
 // Key: the seed. Counter (x, y, z, w):
 //   dropout       x = element / 4, y = sample, z = step, w = tensor; word element % 4    element < 2^34, w < 2^32 - 2
 //   normal_fill   x, y = (element / 4) low and high, z = tensor, w = 2^32 - 1            (elementwise.cuh)
-//   sampling      x = number of the token drawn, w = 2^32 - 2                            (trainer)
+//   sampling      x = number of the token sampled, w = 2^32 - 2                          (trainer)
 #pragma once
 #include "ops.h"
 

@@ -24,7 +24,7 @@ template <class T> struct RopeCall {             // raw, table, weights, partial
   bool back;
 };
 // A lane's N pairs i and i + hs/2 of a head: eight neighbours if N is LANES, otherwise i = lane, lane + 32, ... A head
-// that has no halves, because nothing turns, has its last element as the second of a pair without a first.
+// that has no halves, because nothing rotates, has its last element as the second of a pair without a first.
 template <int N> struct RopeHead { float a[N], b[N]; };
 struct RopePair { int a, b; bool has_a, has_b; };
 // Of the head that the group is at, if it is at one: where, and the lane's part of it.
@@ -137,7 +137,7 @@ __device__ static inline RopeAt rope_at(const RopeCall<T> *p, RopeRun run, uint3
   if (p->table && at.on) at.table = p->table + ((int64_t)position - (p->starts ? p->starts[at.row] : 0)) * p->s.hs;
   return at;
 }
-// Backward too where nothing but the turn is undone: half the registers, so twice the reads in flight.
+// Backward too where nothing but the rotation is undone: half the registers, so twice the reads in flight.
 template <class T, int N>
 __global__ static void __launch_bounds__(ROPE_THREADS) rope_forward_kernel(RopeCall<T> p) {
   const RopeRun run = rope_run(&p);
@@ -192,7 +192,7 @@ __global__ static void __launch_bounds__(ROPE_THREADS) rope_backward_kernel(Rope
   }
 }
 // ---- QK_NORM_ALL: a block has a row, or in backward a run of rows; its threads take q's pairs in turn, then k's. The
-// order of sums depends on the columns alone. Not tuned: each pass over a row reads it again.
+// summation order depends on the columns alone. Not tuned: each pass over a row reads it again.
 struct RopeColumns { int64_t first, count; };
 template <class T> __device__ static inline RopeColumns rope_columns(const RopeCall<T> *p, int which) {
   const int64_t q = p->s.n_head * p->s.hs;
@@ -213,7 +213,7 @@ template <class T> __device__ static inline float rope_all_rstd(const T *x, int6
   for (int64_t i = threadIdx.x; i < n; i += ROPE_THREADS) squares = fmaf(to_f32(x[i]), to_f32(x[i]), squares);
   return 1.0f / sqrtf(rope_block_sum(squares, warps) / (float)n + eps);
 }
-// Pair i of columns, turned or turned back.
+// Pair i of columns, rotated or rotated back.
 struct RopeTurned { float a, b; };
 __device__ static inline RopeTurned rope_turned(int64_t i, int64_t d, float x, float y, const float *table, bool back) {
   const int64_t in = i % d;

@@ -1,6 +1,6 @@
-// launch.h: the door of launch/: how processes meet, become ranks and are started again.
+// launch.h: public header of launch/: how processes rendezvous, become ranks and are started again.
 //
-// A process that no launcher made a rank meets others in rdzv_main, or watches itself in restarts_supervise; both
+// A process that no launcher made a rank joins others in rdzv_main, or watches itself in restarts_supervise; both
 // return in the run.
 #pragma once
 #include "base/net/net.h"
@@ -20,7 +20,7 @@ struct PreflightAsk { const char *build, *out; const DeviceProbe *gpu; int64_t t
 // ---- preflight_net.h ------------------------------------------------------------------------------------------------
 // --preflight, on every rank of MPI_COMM_WORLD, before anything collective. Returns the exit code.
 int preflight_run(const PreflightAsk *ask);
-// Prints notices of what is wrong with hosts and their networks; measures only clocks. Does nothing for one rank.
+// Prints warnings of what is wrong with hosts and their networks; measures only clocks. Does nothing for one rank.
 // Collective over comm.
 void preflight_start(const PreflightAsk *ask, MPI_Comm comm);
 
@@ -55,10 +55,10 @@ void launch_no_daemon();
 void launch_one_host();
 // Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first
 // of them prints the error. `before` MPI_Init only if nothing can make them ranks of one job: MPI_Init may fail there.
-void launch_refuse_alone(const char *rdzv, bool before);
+void launch_reject_alone(const char *rdzv, bool before);
 // srun --mpi=pmi2: an Open MPI that was not built for PMI2 fails in MPI_Init, with many lines about how to build Slurm.
 // So the first rank prints before MPI_Init what to type; an Open MPI that was built for PMI2 continues.
-void launch_notice_pmi();
+void launch_warning_pmi();
 // Whether this process, which takes part in no rendezvous, is to watch its run (restarts_supervise). most: --restarts;
 // waits: --restart_wait was given. One line in `error` if a launcher has started the process.
 bool launch_watches(int64_t most, bool waits, const char *rdzv, Error *error);

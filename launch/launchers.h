@@ -1,8 +1,8 @@
 // launchers.h: variables of launchers: who started this process, and whether it is alone by mistake.
 //
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
-// programs that do not know of each other: they meet (rdzv.h), or each would train the whole model, all of them into
-// the same OUT.
+// programs that do not know of each other: they rendezvous (rdzv.h), or each would train the whole model, all of them
+// into the same OUT.
 #pragma once
 #include "launch.h"
 #include "rdzv_host.h"
@@ -40,7 +40,7 @@ void launch_one_host() {
   setenv("OMPI_MCA_btl", version[0] == '4' ? "self,vader" : "self,sm", 0);
 }
 
-void launch_refuse_alone(const char *rdzv, bool before) {
+void launch_reject_alone(const char *rdzv, bool before) {
   if (!strcmp(rdzv, "none") || (before && (launch_has_pmix() || getenv("PMI_RANK")))) return;
   for (const Launcher &l : launchers) {
     const char *size = getenv(l.size), *rank = getenv(l.rank);
@@ -58,18 +58,18 @@ void launch_refuse_alone(const char *rdzv, bool before) {
   }
 }
 
-void launch_notice_pmi() {
+void launch_warning_pmi() {
   const char *size = getenv("SLURM_STEP_NUM_TASKS"), *rank = getenv("PMI_RANK");
   if (launch_has_pmix() || !size || !rank || strcmp(rank, "0")) return;
   const long long count = strtoll(size, NULL, 10);
   if (count > 1)
-    fprintf(stderr, "notice: srun gave its %lld processes PMI, and few builds of Open MPI know that: if MPI_Init fails "
-            "now, start them with srun --mpi=pmix -n %lld ./train_gpt_fsdp ...\n", count, count);
+    fprintf(stderr, "warning: srun gave its %lld processes PMI, and few builds of Open MPI know that: if MPI_Init "
+            "fails now, start them with srun --mpi=pmix -n %lld ./train_gpt_fsdp ...\n", count, count);
 }
 
 bool launch_watches(int64_t most, bool waits, const char *rdzv, Error *error) {
   if (getenv("TRAIN_GPT_FSDP_RDZV")) return false;               // a rank whose host 0 does that
-  REJECT(waits, "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
+  REJECT(waits, "--restart_wait belongs to --restarts of ranks that rendezvous by --rdzv");
   for (const Launcher &l : launchers) {
     const char *size = getenv(l.size);
     if (!strcmp(rdzv, "none") && &l != launchers) continue;      // whatever they have set

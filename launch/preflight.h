@@ -25,7 +25,7 @@ struct PreflightFacts {
   PreflightNet net[PREFLIGHT_NETS];
 };
 
-// The first line of a file, or what follows "KEY:" in the first line that begins with it; "" where there is none.
+// The first line of a file, or what follows "KEY:" in the first line that starts with it; "" where there is none.
 static inline void preflight_line(const char *path, const char *key, char *to, size_t bytes) {
   char line[512];
   FILE *f = fopen(path, "r");
@@ -40,7 +40,7 @@ static inline void preflight_line(const char *path, const char *key, char *to, s
   }
   if (f) fclose(f);
 }
-// Bits of a netmask, and the network that an address lies in, as "10.77.0.0/24".
+// Bits of a netmask, and the network that an address is in, as "10.77.0.0/24".
 static inline void preflight_network(PreflightNet *n, const NetInterface *of) {
   NetAddress part = of->at;
   size_t bytes;

@@ -335,7 +335,7 @@ void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
   f.network_chosen = preflight_chosen();
   if (!rank) preflight_judge(&f, &k);
   for (int i = 0; i < k.count; i++)
-    if (k.finding[i].kind != PREFLIGHT_NOTE) say("notice: %s\n", k.finding[i].text);
+    if (k.finding[i].kind != PREFLIGHT_NOTE) say("warning: %s\n", k.finding[i].text);
   preflight_free(&f, &k);
   free(is_first);
   free(all);

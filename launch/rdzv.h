@@ -1,4 +1,4 @@
-// rdzv.h: starts ranks without a launcher that makes them. Each process that the user started, by whatever means, meets
+// rdzv.h: starts ranks without a launcher that makes them. Each process that the user started, by whatever means, joins
 // the others at host 0 (--rdzv), and ranks of Open MPI take their places: with their environment, directory, cores and
 // arguments. Open MPI stays in charge of ranks; only the start of its daemons, for which mpirun has ssh, is done here.
 //

@@ -46,7 +46,7 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
 }
 
 // ---- to host 0 ------------------------------------------------------------------------------------------------------
-static double rdzv_refused_ms = 60000;           // for so long an agent whose token was rejected tries again
+static double rdzv_rejected_ms = 60000;          // for so long an agent whose token was rejected tries again
 
 // Both ends prove the token over a fresh connection. 1: done; 0: the other end does not speak this protocol, or not in
 // time; -1: it says that it does not know this token, which any process that listens at host 0's address can say.
@@ -64,18 +64,18 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const ProveKey *token) {
     const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;
     if (broken) break;
   }
-  return a->link.prove.phase == PHASE_OPEN ? 1 : a->link.prove.refused ? -1 : 0;
+  return a->link.prove.phase == PHASE_OPEN ? 1 : a->link.prove.rejected ? -1 : 0;
 }
 // Tries each of host 0's addresses once. Returns as rdzv_agent_prove; `why` says what went wrong.
 static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const ProveKey *token, Error *why) {
-  int refused = 0;
+  int rejected = 0;
   for (int i = 0; i < to->count; i++) {
     char text[INET6_ADDRSTRLEN];
     net_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
     a->fd = net_connect(&to->at[i], RDZV_TRY_MS);
     if (a->fd < 0 && rdzv_is_squatted(&to->at[i], errno, why)) return -1;
     if (a->fd < 0) {
-      if (!refused) fail(why, "%s: %s", text, strerror(errno));
+      if (!rejected) fail(why, "%s: %s", text, strerror(errno));
       continue;
     }
     const int proved = rdzv_agent_prove(a, token);
@@ -83,13 +83,13 @@ static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const Pro
     if (proved < 0)
       fail(why, "host 0 at %.300s knows another token: give all processes the same --rdzv_token, or %s", a->where->text,
            RDZV_TOKEN_VARIABLE);
-    else if (!refused) fail(why, "%s: who answers is no train_gpt_fsdp that waits for others", text);
+    else if (!rejected) fail(why, "%s: who answers is no train_gpt_fsdp that waits for others", text);
     close(a->fd);
     a->fd = -1;
     rdzv_link_close(&a->link);
-    refused = refused || proved < 0 ? -1 : 0;
+    rejected = rejected || proved < 0 ? -1 : 0;
   }
-  return refused;
+  return rejected;
 }
 // Pauses between tries, longer and longer.
 static inline void rdzv_agent_pause(double *pause_ms) {
@@ -116,12 +116,12 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
   return true;
 }
 // Connects to host 0 and proves the token, within --timeout. If the process at host 0's address rejects the token, the
-// agent says so at once and tries for at most rdzv_refused_ms more, as that process may be a stranger. False: a->end
+// agent says so at once and tries for at most rdzv_rejected_ms more, as that process may be a stranger. False: a->end
 // says why.
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
   const double begun = now_ms();
   double limit = (double)a->ask->timeout_s * 1e3;
-  double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
+  double pause_ms = RDZV_PAUSE_LEAST_MS, warning = begun + RDZV_WARNING_MS;
   char job[RDZV_JOB_BYTES] = "";
   a->end = RdzvEnd{};
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
@@ -145,7 +145,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
       a->end.code = EXIT_USAGE;
       snprintf(a->end.text, sizeof a->end.text, "%.1023s", why.text);
       rdzv_say("%s; it is tried again for at most a minute, since that may be a stranger", why.text);
-      const double until = now - begun + rdzv_refused_ms;
+      const double until = now - begun + rdzv_rejected_ms;
       if (limit <= 0 || limit > until) limit = until;
     }
     const bool late = limit > 0 && now - begun >= limit;
@@ -158,8 +158,8 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
                a->where->text, (long long)a->ask->timeout_s, why.text);
     }
     if (late) return false;
-    if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why.text);
-    if (now > notice) notice = now + RDZV_AGAIN_MS;
+    if (now > warning) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why.text);
+    if (now > warning) warning = now + RDZV_AGAIN_MS;
   }
 }
 static inline void rdzv_agent_send(RdzvAgent *a, int type, RdzvBytes *payload) {
@@ -267,9 +267,9 @@ static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
     return;
   }
   char *uri = (char *)malloc(RDZV_FRAME_MAX);
-  const char *refused = !a->planned || a->daemon.pid ? "a daemon that nobody asked for" : rdzv_daemon_refused(&w);
-  if (!refused) refused = rdzv_daemon_to_peer(&w, (const sockaddr *)&a->last.to, uri, RDZV_FRAME_MAX);
-  if (refused) snprintf(why, sizeof why, "refused to start %s", refused);
+  const char *rejected = !a->planned || a->daemon.pid ? "a daemon that nobody asked for" : rdzv_daemon_rejected(&w);
+  if (!rejected) rejected = rdzv_daemon_to_peer(&w, (const sockaddr *)&a->last.to, uri, RDZV_FRAME_MAX);
+  if (rejected) snprintf(why, sizeof why, "refused to start %s", rejected);
   else {
     RdzvEnv env;
     rdzv_env_copy(&env);
@@ -367,7 +367,7 @@ static inline void rdzv_agent_renew(RdzvAgent *a) {
     a->me->died = a->seats.heard.died;
   }
   const bool early = a->over && !a->link_broke && !a->planned;     // the run continues without this process
-  if (early && !a->left_out) rdzv_say("the run goes on without this process, which waits for the next start");
+  if (early && !a->left_out) rdzv_say("the run continues without this process, which waits for the next start");
   a->left_out = early;
   if (early) usleep(RDZV_ASK_MS * 1000);
   a->link = RdzvLink{};

@@ -97,7 +97,7 @@ static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   return rdzv_file_write(path, text);
 }
-// Begins: a fresh token for nonce `job`; w->token is its key from now on. False with one line in `error`.
+// Starts: a fresh token for nonce `job`; w->token is its key from now on. False with one line in `error`.
 static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, Error *error) {
   uint8_t token[32];
   *o = RdzvOffer{};

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
+enum { RDZV_WARNING_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
        RDZV_SPARE_CLIENTS = 128, RDZV_LATE_CLIENTS = 8, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
 // A process that is expected. here: it is there; ready: its seats are open; client: its connection; NULL: it is this
@@ -228,13 +228,13 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
   if (judged && h->planned && h->restart) {        // its number is free
     RdzvPlace *p = &h->restart->place[i->index];
     if (!p->waits)
-      rdzv_say("%s came while the run goes on: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
+      rdzv_say("%s came while the run continues: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
     p->waits = true;
     rdzv_client_end(c, true, 0, "");
     return;
   }
   if (!judged || h->planned) {
-    if (!why.text[0]) fail(&why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
+    if (!why.text[0]) fail(&why, "%s came after the run had started", rdzv_name(h, i->index, i->host, i->pid));
     if (only || h->planned || later) {
       rdzv_say("%s; it is sent away", why.text);
       rdzv_client_end(c, false, later ? EXIT_LOST : EXIT_USAGE, why.text);
@@ -302,7 +302,7 @@ static inline void rdzv_host_frame(RdzvHost *h, RdzvClient *c, const RdzvFrame *
   } else if (f->type == RDZV_DAEMON_ENDED && m && rdzv_end_read(&end, f->payload, f->n)) {
     const char *who = rdzv_name(h, c->member, m->host, m->pid);
     if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, EXIT_MISSING, "%s: %s", who, end.text);
-    else if (!h->daemon_gone_ms) {               // mpirun ends by itself; if not, host 0 ends it later
+    else if (!h->daemon_gone_ms) {               // mpirun ends automatically; if not, host 0 ends it later
       h->daemon_gone_ms = now_ms();
       snprintf(h->daemon_gone, sizeof h->daemon_gone, "%s: %.300s", who, end.text);
     }
@@ -381,7 +381,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
   const bool later = h->restart && h->restart->start > 0;
   const double begun = now_ms(), pause = later ? 1e3 * restart_pause_s(h->restart->fruitless) : 0;
   const double limit = fmax((double)(later ? h->restart->wait_s : h->ask->timeout_s) * 1e3, pause);
-  double notice = begun + RDZV_NOTICE_MS;
+  double warning = begun + RDZV_WARNING_MS;
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
   while ((!rdzv_host_all(h) || now_ms() - begun < pause) && !h->over) {
@@ -389,7 +389,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
     rdzv_host_look(h, 100);
     const double now = now_ms();
     const bool late = limit > 0 && now - begun > limit;
-    if (rdzv_host_all(h) || (!late && now < notice)) continue;
+    if (rdzv_host_all(h) || (!late && now < warning)) continue;
     if (late && later) {
       rdzv_host_miss(h);
       break;
@@ -401,7 +401,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
                     "%.300s", (long long)h->ask->timeout_s, h->where->text, kind, there, missing);
     else rdzv_say("waiting at %s for %s %s of %lld; there is %s", h->where->text, kind, missing,
                   (long long)h->where->members, there);
-    notice = now + RDZV_AGAIN_MS;
+    warning = now + RDZV_AGAIN_MS;
   }
   if (h->offer.job[0]) rdzv_file_remove(h->where, &h->offer);
   return !h->over;
@@ -485,7 +485,7 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   const bool chosen = told && batch != k->batch_size;
   if (known && (ranks != a->first_world || told) && (h->own.resume || !chosen))
     h->own.sequences = sequences, h->own.accum = microbatches / ranks;
-  char again[64], from[128] = "where it began";
+  char again[64], from[128] = "where it started";
   if (a->heard.saved)
     snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)a->heard.saved - 1,
              steps_again(again, sizeof again, a->heard.step - (a->heard.saved - 1)));

@@ -1,7 +1,8 @@
 // rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and what is sent to it.
 //
-// If all processes are on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE), they meet at a local
-// socket without a file: the kernel says which user the other process belongs to, so no token is needed. Else one is.
+// If all processes are on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE), they rendezvous at a
+// local socket without a file: the kernel says which user the other process belongs to, so no token is needed. Else one
+// is.
 #pragma once
 #include "launch.h"
 #include "rdzv_wire.h"
@@ -171,7 +172,7 @@ static inline bool rdzv_address_is_loopback(const sockaddr *a) {
   net_address_text(a, text, sizeof text);
   return rdzv_is_loopback(text);
 }
-// The local socket at which the processes of one machine meet; its name has the user and the port.
+// The local socket at which the processes of one machine rendezvous; its name has the user and the port.
 static inline NetAddress rdzv_local_meeting(int port) {
   return net_local("train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
 }

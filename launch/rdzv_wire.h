@@ -68,7 +68,7 @@ static inline int64_t rdzv_take_number(RdzvReader *r) {
   r->p += 8, r->n -= 8;
   return (int64_t)number;
 }
-// Reads a text of at most room - 1 bytes into `to`. Control bytes are refused, since texts end in messages; lines:
+// Reads a text of at most room - 1 bytes into `to`. Control bytes are rejected, since texts end in messages; lines:
 // except newlines.
 static inline void rdzv_take_text(RdzvReader *r, char *to, size_t room, bool lines) {
   const int64_t n = rdzv_take_number(r);
@@ -274,7 +274,7 @@ static inline bool rdzv_end_read(RdzvEnd *e, const uint8_t *p, size_t n) {
   rdzv_take_text(&r, e->text, sizeof e->text, false);
   return !r.bad && !r.n;
 }
-// The words of a command, NULL after the last, in one malloc'ed block that word[0] begins.
+// The words of a command, NULL after the last, in one malloc'ed block that word[0] starts.
 struct RdzvWords { char *word[RDZV_WORDS_MAX + 1]; int count; };
 static inline void rdzv_words_write(RdzvBytes *b, const RdzvWords *w) {
   rdzv_add_number(b, w->count);
@@ -332,7 +332,7 @@ static inline bool rdzv_param_takes(const RdzvParam *q, const char *value) {
 }
 // Checks that the words are a command of Open MPI's daemon: a name of rdzv_daemons without a directory, then parameters
 // of its list, each once, with values of their form. NULL: they are; else why not, in a static text.
-static inline const char *rdzv_daemon_refused(const RdzvWords *w) {
+static inline const char *rdzv_daemon_rejected(const RdzvWords *w) {
   static char why[300];
   const RdzvDaemon *d = NULL;
   bool given[16] = {};

@@ -1,4 +1,4 @@
-// restart_rules.h: --restarts K for ranks that meet by --rdzv: when they start again, how many, and from where.
+// restart_rules.h: --restarts K for ranks that rendezvous by --rdzv: when they start again, how many, and from where.
 // restarts.h, which watches a run that was started alone, follows the same rules.
 //
 // Host 0 decides. When a start has failed it tells all processes to connect again, and starts the ranks again with

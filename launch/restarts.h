@@ -8,8 +8,8 @@
 // fault, a rank lost or stuck). Not so after a wrong request, a missing file or a loss that is not finite, which would
 // come again, nor after three starts in a row without a new checkpoint.
 //
-// Ranks that meet by --rdzv are started again by host 0 (launch/restart_rules.h); functions of this file tell host 0
-// what it must know. Ranks of an MPI launcher end with it, and only its user can start them again: --restarts is
+// Ranks that rendezvous by --rdzv are started again by host 0 (launch/restart_rules.h); functions of this file tell
+// host 0 what it must know. Ranks of an MPI launcher end with it, and only its user can start them again: --restarts is
 // rejected there, with the shell loop to type.
 #pragma once
 #include "launch.h"
@@ -97,11 +97,11 @@ static inline void restarts_find() {
   if (newest > s->saved) s->saved = newest;
   if (newest > s->step) s->step = newest;
 }
-// Prints the notice before start `number`. fruitless: starts in a row that reached no new checkpoint. False: there are
+// Prints the warning before start `number`. fruitless: starts in a row that reached no new checkpoint. False: there are
 // too many of these, and no further start.
 static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t number, int64_t fruitless) {
   const RestartsShared *s = restarts_shared;
-  char ended[64], again[64], waits[40] = "", from[256] = "the beginning";
+  char ended[64], again[64], waits[40] = "", from[256] = "step 0";
   if (WIFEXITED(status)) snprintf(ended, sizeof ended, "ended with exit code %d", WEXITSTATUS(status));
   else snprintf(ended, sizeof ended, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
   if (s->saved >= 0)
@@ -109,13 +109,13 @@ static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t numb
              steps_again(again, sizeof again, s->step - s->saved));
   else if (ask->resume[0]) snprintf(from, sizeof from, "--resume %.200s", ask->resume);
   if (fruitless >= RDZV_FRUITLESS_MAX) {
-    say_error("notice: the run %s after step %lld; it is not started again: %d starts in a row reached no new "
+    say_error("warning: the run %s after step %lld; it is not started again: %d starts in a row reached no new "
               "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MAX);
     return false;
   }
   if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", restart_pause_s(fruitless));
-  say_error("notice: the run %s after step %lld; it starts again%s (%lld of %lld) from %s\n", ended, (long long)s->step,
-            waits, (long long)number, (long long)ask->most, from);
+  say_error("warning: the run %s after step %lld; it starts again%s (%lld of %lld) from %s\n", ended,
+            (long long)s->step, waits, (long long)number, (long long)ask->most, from);
   return true;
 }
 // Waits before a start. One of the signals, which are blocked, ends the wait, and is passed on to the run when it runs.

@@ -85,7 +85,7 @@ bool cores_read_machine(CoreTable *t, Error *error) {
     if (loads) cores_free(t);
     else if (opened) hwloc_topology_destroy(topology);
   }
-  fail(error, "hwloc cannot read the cores of this host: %s; --threads N runs N threads a rank where the kernel puts "
+  fail(error, "hwloc cannot read the cores of this host: %s; --threads N runs N threads per rank where the kernel puts "
        "them", errno ? strerror(errno) : "no reason given");
   return false;
 }
@@ -330,7 +330,7 @@ void cores_give_back(Cores *c) {
   free(c->all);
   *c = Cores{};
 }
-void cores_print_notices(const Cores *c) {
+void cores_print_warnings(const Cores *c) {
   enum { OUTNUMBERED, OVERLAP, CROWDED, SLOW, UNKNOWN, DESCRIBED, FAULT, KINDS };
   bool told[KINDS] = {};
   for (int r = 0; c->all && r < c->world; r++) {
@@ -344,19 +344,20 @@ void cores_print_notices(const Cores *c) {
       char who[64] = "";
       snprintf(who, sizeof who, "rank %d", r);
       if (k == OUTNUMBERED)
-        say("notice: ranks outnumber cores on the host of %s; they will wait for each other\n", who);
-      if (k == OVERLAP) say("notice: other ranks may use CPUs of %s too; they will wait for each other\n", who);
+        say("warning: ranks outnumber cores on the host of %s; they will wait for each other\n", who);
+      if (k == OVERLAP) say("warning: other ranks may use CPUs of %s too; they will wait for each other\n", who);
       if (k == CROWDED)
-        say("notice: --threads %d on %d CPU%s of %s; they will wait for each other\n", m->threads, m->cpus,
+        say("warning: --threads %d on %d CPU%s of %s; they will wait for each other\n", m->threads, m->cpus,
             m->cpus > 1 ? "s" : "", who);
       if (k == SLOW)
-        say("notice: %d slower cores of the host of %s are left out; --threads above %d takes them\n", m->left_out, who,
-            m->threads);
+        say("warning: %d slower cores of the host of %s are left out; --threads above %d takes them\n", m->left_out,
+            who, m->threads);
       if (k == UNKNOWN)
-        say("notice: hwloc finds no cores on the host of %s, only CPUs, which count as cores; is /sys mounted?\n", who);
+        say("warning: hwloc finds no cores on the host of %s, only CPUs, which count as cores; is /sys mounted?\n",
+            who);
       if (k == DESCRIBED)
-        say("notice: HWLOC_SYNTHETIC or HWLOC_XMLFILE describes the host of %s; no thread is bound\n", who);
-      if (k == FAULT) say("notice: threads of %s run where the kernel puts them: %s\n", who, m->fault);
+        say("warning: HWLOC_SYNTHETIC or HWLOC_XMLFILE describes the host of %s; no thread is bound\n", who);
+      if (k == FAULT) say("warning: threads of %s run where the kernel puts them: %s\n", who, m->fault);
     }
   }
 }

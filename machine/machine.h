@@ -1,5 +1,5 @@
-// machine.h: the door of machine/: what this host has: cores and memory that control groups leave, CPU tables, GPUs;
-// which of them a rank takes; and where text goes.
+// machine.h: public header of machine/: what this host has: cores and memory that control groups leave, CPU tables,
+// GPUs; which of them a rank takes; and where text goes.
 //
 // Everything that a rank prints goes through say and its like, which know of the line drawn over.
 #pragma once
@@ -12,7 +12,7 @@
 // ---- cgroup.h -------------------------------------------------------------------------------------------------------
 // Cores' worth of time that control groups leave this process; INFINITY: no limit. root: "", or a made-up tree.
 double cgroup_cores(const char *root);
-// The number after `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
+// The number after `key` at the start of a line of a small file; SIZE_MAX: there is none.
 size_t file_number(const char *path, const char *key);
 
 // ---- gpus.h ---------------------------------------------------------------------------------------------------------
@@ -33,12 +33,12 @@ struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };
 // In between, and where the kernel does not count, -1.
 double core_watch(CoreWatch *w, double now_ms);
 // Which of its visible GPUs this rank takes. sharing: ranks of this host that share its memory; on_gpu: ranks of this
-// host on the same GPU, even if on different instances of it (MIG) with separate memories; crowded: some GPU of some
+// host on the same GPU, even if on different MIG instances of it with separate memories; crowded: some GPU of some
 // host has more than one rank; gpus: memories that all ranks together take. error: "" or one line.
 struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus, on_gpu; };
-// One rank per GPU, by rank on the host. If a launcher shows each rank a single GPU, or an instance of one, it takes
-// that one. Memories are told apart by UUID and GPUs by PCI bus id, which instances of one GPU share: so two ranks on
-// one are always seen. Collective over `comm`; `node`: the ranks of a host.
+// One rank per GPU, by rank on the host. If a launcher shows each rank a single GPU, or a MIG instance of one, it takes
+// that one. Memories are told apart by UUID and GPUs by PCI bus id, which MIG instances of one GPU share: so two ranks
+// on one are always seen. Collective over `comm`; `node`: the ranks of a host.
 GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm);
 
 // ---- terminal.h -----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ struct CoreReport {
 };
 // This rank's share and, on rank 0 of the run, the reports of all ranks (malloc'ed; NULL elsewhere).
 struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int world; };
-// The CPUs that this rank may use: its own mask; of a rank that mpirun bound by itself, the mask of mpirun or its
+// The CPUs that this rank may use: its own mask; of a rank that mpirun bound automatically, the mask of mpirun or its
 // daemon. *bind: false where mpirun was told to bind nothing.
 hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind);
 // Takes this rank's cores and binds this thread to them; those of the pool follow when they start. threads: --threads,
@@ -122,5 +122,5 @@ bool cores_differ(const Cores *c);
 // Whether ranks or threads have to wait for each other's cores.
 bool cores_are_crowded(const Cores *c);
 void cores_give_back(Cores *c);                  // threads stay where they are
-// The reports of all ranks as notices, on rank 0: one a kind, with the first rank that it is about.
-void cores_print_notices(const Cores *c);
+// The reports of all ranks as warnings, on rank 0: one a kind, with the first rank that it is about.
+void cores_print_warnings(const Cores *c);

@@ -87,7 +87,7 @@ void say_error(const char *fmt, ...) {
 static void say_error_line(const char *line) { say_error("%s\n", line); }
 
 void say_bytes(const uint8_t *bytes, int n) {
-  static uint8_t kept[4];                        // the beginning of a character
+  static uint8_t kept[4];                        // the start of a character
   static int kept_count;
   watchdog_pause(STDOUT_FILENO);
   if (!terminal.out && bytes) fwrite(bytes, 1, (size_t)n, stdout);
@@ -218,7 +218,7 @@ void show_progress(const char *what, int64_t done, int64_t total) {
   static double begun_ms, next_ms;
   static int64_t before = INT64_MAX;
   const double now = now_ms();
-  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
+  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has started
   before = done;
   if (now < next_ms || !total) return;
   next_ms = now + (terminal.out ? 200 : 10000);

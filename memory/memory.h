@@ -1,9 +1,9 @@
-// memory.h: the door of memory/: every byte is planned under a name, printed, then taken under that name.
+// memory.h: public header of memory/: every byte is planned under a name, printed, then taken under that name.
 #pragma once
 #include "kernels/ops.h"
 
-// X(identifier, use, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared"
-// lie in a window that the other ranks of the host read. "host" lines are host memory on every device. The use is
+// X(identifier, use, words). Lines of working memory are on the device; on a CPU with --comm mpi those marked "shared"
+// are in a window that the other ranks of the host read. "host" lines are host memory on every device. The use is
 // what the start of a run adds lines up to.
 #define MEMORY_LINES(X) \
   X(MEM_PARAMS,       MEMORY_PARAMETERS,  "parameter shards, shared") \

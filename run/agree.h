@@ -19,7 +19,7 @@
 static int cpu_table_wanted(const Options *o, int best, Error *error) {
   if (best < 0) fail(error, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
   if (best < 0 || o->isa == OPT_isa_auto) return -1;
-  const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices behind auto are cpu_isas' names
+  const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices after auto are cpu_isas' names
   if (wanted < 0 || wanted > best) {
     const char *name = cpu_tables[best].name;
     fail(error, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), name ? name : "");
@@ -74,7 +74,7 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
     fail(error, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi", g->sharing,
          p->device[g->index].bus_id);
   else if (o->comm == OPT_comm_nccl && g->on_gpu > 1 && !shares)
-    fail(error, "--comm nccl: %d ranks use instances (MIG) of the GPU %s, which NCCL takes for one GPU; use --comm "
+    fail(error, "--comm nccl: %d ranks use MIG instances of the GPU %s, which NCCL takes for one GPU; use --comm "
          "mpi, or from NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental)", g->on_gpu,
          p->device[g->index].bus_id);
   else if (o->comm == OPT_comm_nccl && p->nccl_missing[0])
@@ -130,7 +130,7 @@ static bool cpu_precision_fits(const Options *o, const Ops *ops, Error *why) {
   return false;
 }
 // Where this run cannot have --matmul_precision high: an error if the user gave it, else (a checkpoint had it) it
-// becomes highest, with a notice. Collective; every rank has the same table of ops.
+// becomes highest, with a warning. Collective; every rank has the same table of ops.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   Error why = {};
@@ -141,10 +141,10 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   if (o->given[OPT_matmul_precision]) fail(&error, "--matmul_precision high: %s", why.text);
   agree_no_error(comm, error.text, fp32 ? EXIT_MISSING : EXIT_USAGE);
   o->matmul_precision = OPT_matmul_precision_highest;
-  if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why.text);
+  if (!rank) say("warning: --matmul_precision highest replaces the checkpoint's high: %s\n", why.text);
 }
 // Decides --attention auto, the same on all ranks, because the two kernels add in different orders: wgmma (Hopper's) if
-// every GPU and this build have it, else mma, which also replaces a checkpoint's wgmma, with a notice. Collective.
+// every GPU and this build have it, else mma, which also replaces a checkpoint's wgmma, with a warning. Collective.
 static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
   char why[256] = "";
   Error error = {};
@@ -163,9 +163,9 @@ static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm)
       fail(&error, "--attention wgmma: %s", why);
     agree_no_error(comm, error.text, EXIT_MISSING);
     if (o->attention == OPT_attention_wgmma && !rank)
-      say("notice: --attention mma replaces the checkpoint's wgmma because of rank %d: %s\n", lowest, why);
+      say("warning: --attention mma replaces the checkpoint's wgmma because of rank %d: %s\n", lowest, why);
     else if (o->attention == OPT_attention_auto && gpu->major == 9 && !rank)
-      say("notice: --attention mma, though there are faster kernels for this GPU; rank %d: %s\n", lowest, why);
+      say("warning: --attention mma, though there are faster kernels for this GPU; rank %d: %s\n", lowest, why);
   }
   if (lowest < world) o->attention = OPT_attention_mma;
   else if (o->attention == OPT_attention_auto) o->attention = OPT_attention_wgmma;
@@ -205,15 +205,15 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     o->device = lowest < world ? OPT_device_cpu : OPT_device_cuda;
     if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
     if (lowest < world && driver && !rank)       // a rank has a GPU: explain why it is not used
-      say("notice: --device auto takes the CPU because of rank %d: %s\n", lowest, why);
+      say("warning: --device auto takes the CPU because of rank %d: %s\n", lowest, why);
   }
   check_device_options(o, why, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   if (o->device == OPT_device_cpu) {
     d = device_of(agree_on_ops(o, comm));
     agree_on_precision(o, d.ops, comm);
-    if (strcmp(o->sm_margin, "0")) {             // a checkpoint's: check_device_options refuses a given one
-      if (!rank) say("notice: --sm_margin 0 replaces the checkpoint's %.32s: it is of GPUs\n", o->sm_margin);
+    if (strcmp(o->sm_margin, "0")) {             // a checkpoint's: check_device_options rejects a given one
+      if (!rank) say("warning: --sm_margin 0 replaces the checkpoint's %.32s: it is of GPUs\n", o->sm_margin);
       strcpy(o->sm_margin, "0");
     }
     snprintf(d.words, sizeof d.words, "cpu (%s)", d.ops->name);
@@ -228,9 +228,9 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_on_versions(&p, g.index, nccl, comm, &error);
   agree_no_error(comm, error.text, EXIT_MISSING);
   const DeviceInfo *gpu = &p.device[g.index];
-  d.multiprocessors = gpu->multiprocessors;
+  d.sms = gpu->sms;
   d.integrated = gpu->integrated;
-  d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, &error);
+  d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->sms, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_attention(o, gpu, comm);
   check_fp8(o, gpu, &error);
@@ -238,7 +238,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   const bool offloads = o->offload != OFFLOAD_NONE;
   if (offloads && o->graph == OPT_graph_auto) {
     o->graph = OPT_graph_off;
-    if (!rank) say("notice: steps are not captured as a graph: --offload %s needs the host within a step\n",
+    if (!rank) say("warning: steps are not captured as a graph: --offload %s needs the host within a step\n",
                       option_word(o, OPT_offload));
   }
   d.ops = &ops_cuda;
@@ -338,9 +338,9 @@ int ranks_per_host(MPI_Comm comm) {
   MPI_Allreduce(both, ends, 2, MPI_INT, MPI_MAX, comm);
   return ends[0] == -ends[1] ? mine : 0;
 }
-// Open MPI 5 ends a rank by itself, and all others with it, when a connection to a rank that died breaks: often before
-// the heartbeats have said which rank that was. So Open MPI 5 is made to wait for MPI_PATIENCE_S before it ends ranks
-// (Open MPI 4 waits forever): by the C variable of its option opal_abort_delay. The option itself would delay
+// Open MPI 5 ends a rank automatically, and all others with it, when a connection to a rank that died breaks: often
+// before the heartbeats have said which rank that was. So Open MPI 5 is made to wait for MPI_PATIENCE_S before it ends
+// ranks (Open MPI 4 waits forever): by the C variable of its option opal_abort_delay. The option itself would delay
 // MPI_Abort as well, so the variable is set here, and set back before MPI_Abort.
 enum { MPI_PATIENCE_S = 10 };
 // Changes it to `to` where it is `from`; what the user has chosen stays.

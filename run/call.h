@@ -28,16 +28,16 @@ void call_join(Call *call) {
   if (watched && restarts_supervise(&ask)) option_set(o, OPT_resume, "auto", &call->error);
   restarts_open();
   liveness_died = restarts_died;
-  if (!o->config[0]) launch_refuse_alone(o->rdzv, true);         // the file may say --rdzv none
+  if (!o->config[0]) launch_reject_alone(o->rdzv, true);         // the file may say --rdzv none
   liveness_start(o->timeout);
   launch_no_daemon();
   launch_one_host();
-  launch_notice_pmi();
+  launch_warning_pmi();
   MPI_Init_thread(&call->argc, &call->argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   alone = !call->launched && world == 1, behind_first = rank > 0;
-  if (alone && !o->config[0]) launch_refuse_alone(o->rdzv, false);
+  if (alone && !o->config[0]) launch_reject_alone(o->rdzv, false);
   gethostname(host, sizeof host - 1);
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
   who_am_i = who;
@@ -57,7 +57,7 @@ static void train_options(Call *call, Options *asked, Start *start) {
     if (o->in_file[id])
       fail(error, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
   agree_no_error(MPI_COMM_WORLD, error->text, EXIT_USAGE);
-  if (alone) launch_refuse_alone(o->rdzv, false);
+  if (alone) launch_reject_alone(o->rdzv, false);
   liveness_timeout(o->timeout);
   liveness_open(MPI_COMM_WORLD, error);
   agree_no_error(MPI_COMM_WORLD, error->text, EXIT_MISSING);

@@ -9,7 +9,7 @@ int encode_main(Call *call) {
   if (!call->first) return 0;
   if (call->error.text[0]) die_user("train_gpt_fsdp: %s", call->error.text);
   if (!o->data[0] && !o->encode_files)
-    die_user("train_gpt_fsdp: --encode OUT FILE... encodes texts: name files, patterns, directories, behind OUT or by "
+    die_user("train_gpt_fsdp: --encode OUT FILE... encodes texts: name files, patterns, directories, after OUT or by "
              "--data");
   const char *fields = record_fields_fault(o->fields);
   if (fields) die_user("train_gpt_fsdp: --fields '%.200s' %s", o->fields, fields);

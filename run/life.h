@@ -107,7 +107,7 @@ int run_not_finite(Run *r, const NotFiniteStep *step, const StepResult *s, bool 
   not_finite_log(r->log, view, &found, goes_on);
   const char *what = isfinite(s->loss) ? "gradient" : isfinite(s->grad_norm) ? "loss" : "loss and gradient";
   if (goes_on && !fsdp_rank(view->fsdp))
-    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n",
+    say_error("warning: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n",
               (long long)view->step, what, first);
   if (goes_on) return -1;
   if (!fsdp_rank(view->fsdp))

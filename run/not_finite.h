@@ -207,7 +207,7 @@ static bool not_finite_write(RunView *run, const NotFinite *x, const char *check
   fclose(f);
   snprintf(path, sizeof path, "%s/not_finite.json", run->opt->out);
   const bool ok = file_put(path, run->opt->out, text, (int64_t)bytes);
-  if (!ok) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+  if (!ok) say_error("warning: %s cannot be written: %s\n", path, strerror(errno));
   free(text);
   return ok;
 }

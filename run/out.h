@@ -33,7 +33,7 @@ static bool overwrite_out_is_ours(const char *out) {
   return file_has_mark(path, mark_of_metrics, true);
 }
 // Rejects a run that would overwrite a file that this program has not written. False with one line in `error`.
-static bool overwrite_refuse(const Options *o, Error *error) {
+static bool overwrite_reject(const Options *o, Error *error) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
   static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors",
@@ -60,7 +60,7 @@ static bool overwrite_refuse(const Options *o, Error *error) {
   REJECT(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
          "directory", o->out, name);
   snprintf(path, sizeof path, "%s/trainer.json", o->export_hf);
-  const bool checkpoint = !access(path, F_OK);   // which saver_check refuses in its own words
+  const bool checkpoint = !access(path, F_OK);   // which saver_check rejects in its own words
   snprintf(path, sizeof path, "%s/config.json", o->export_hf);
   const bool free = !o->export_hf[0] || checkpoint || file_has_mark(path, mark_of_export, false);
   name = free ? NULL : overwrite_there(o->export_hf, exported);
@@ -74,7 +74,7 @@ static bool overwrite_refuse(const Options *o, Error *error) {
 
 // Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on
 // OUT/.lock. Waits 5 s for a run that is just being killed: it may still finish a checkpoint. False and a line in
-// `error`: another run has the lock. A notice says so if the file system has no locks, or none that other hosts see.
+// `error`: another run has the lock. A warning says so if the file system has no locks, or none that other hosts see.
 static bool lock_out(const Options *o, Error *error) {
   static int held = -1;
   static bool told;
@@ -88,9 +88,9 @@ static bool lock_out(const Options *o, Error *error) {
   }
   const int fault = errno;
   const bool local = held >= 0 && !fstat(held, &st) && file_locks_are_local("/proc/self/mountinfo", st.st_dev);
-  if (held < 0) say("notice: %s cannot be locked: %s; let no other run write to --out\n", path, strerror(fault));
+  if (held < 0) say("warning: %s cannot be locked: %s; let no other run write to --out\n", path, strerror(fault));
   if (local)
-    say("notice: %s is locked on this host only (mount options); let no run of another host write to --out\n", path);
+    say("warning: %s is locked on this host only (mount options); let no run of another host write to --out\n", path);
   told = held < 0;
   return true;
 }

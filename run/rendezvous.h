@@ -43,7 +43,7 @@ int launch_rendezvous(Call *call) {
     if (automatic || none || getenv("TRAIN_GPT_FSDP_RDZV")) return -1;
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (rank && strcmp(rank, "0")) sleep(1), exit(EXIT_USAGE);   // mpirun ends all when the first one ends
-    die_user("train_gpt_fsdp: --rdzv %.200s is for processes that no launcher of MPI has started, but mpirun or srun "
+    die_user("train_gpt_fsdp: --rdzv %.200s is for processes that no MPI launcher has started, but mpirun or srun "
              "has started this: leave --rdzv out", seen.rdzv);
   }
   const bool chosen = automatic && rdzv_env_is_set() && !getenv("PMI_RANK");

@@ -71,14 +71,14 @@ void run_trace_check(Run *r, RunView *view);
 void run_ready(Run *r);
 // The matrix multiplies' algorithms that a resumed run continues with (plans_algorithms of kernels/ops.h). NULL: none.
 const char *run_algorithms(const Run *r);
-// The directory of the checkpoint whose run this one goes on with; NULL: it begins. reference: becomes the hash of the
-// weights that preferences were compared with, if it is recorded.
+// The directory of the checkpoint whose run this one continues with; NULL: it starts. reference: becomes the hash of
+// the weights that preferences were compared with, if it is recorded.
 const char *run_goes_on(const Run *r, uint64_t *reference);
 // Around each step, and after the last one.
 void run_step_begin(Run *r);
 void run_step(Run *r, const StepResult *s);
 void run_steps_end(Run *r);
-// Records an evaluation of a split, which began at begin_ns.
+// Records an evaluation of a split, which started at begin_ns.
 void run_evaluation(Run *r, int split, const EvalResult *e, int64_t begin_ns);
 // Records the validation loss of the state after the last step, also in the checkpoint of this step if there is one.
 // With --keep_best, a state that is the best so far and has no checkpoint is saved.

@@ -13,14 +13,14 @@ struct Saver {
   bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
   bool opened;                                   // the directory is made, and has no checkpoints of other runs
   bool best;                                     // the save has the lowest validation loss so far, as far as is known
-  bool pending;                                  // a save has begun and its end is not reported yet
+  bool pending;                                  // a save has started and its end is not reported yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
   bool pruned;                                   // rank 0: older checkpoints were removed
   int64_t serial, in_flight_step, bytes;         // bytes: of the save's files
   int64_t saved_step, evaluated_step;            // of the newest whole one, and of the last validation; -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
   double best_before;                            // best_loss before it was lowered last
-  CheckpointQuality note;                        // validated after its save began: to be written into that checkpoint
+  CheckpointQuality note;                        // validated after its save started: to be written into that checkpoint
   double start_ms, pause_ms;
   char *head, *tokenizer, *header[CHECKPOINT_FILES];             // texts of the save in flight
   size_t head_bytes, tokenizer_bytes;
@@ -140,7 +140,7 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
     const char *from = linked ? real : s->directory;
     if (!file_move_aside(from, aside, sizeof aside) || !file_make_directory(from))
       return store_fail(r, "rank 0: cannot move %.300s of an earlier run aside: %s", from, strerror(errno));
-    say("notice: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
+    say("warning: %s holds checkpoints of an earlier run; they are now in %s\n", s->directory, aside);
   }
   if (!file_make_directory(s->directory) || !file_sync_directory(s->run->opt->out))
     return store_fail(r, "rank 0: cannot make %s: %s", s->directory, strerror(errno));
@@ -280,7 +280,7 @@ static void saver_note(Saver *s, Log *log) {
   if (fsdp_rank(s->run->fsdp) || s->pending || s->note.evaluated_step != s->saved_step) return;
   if (s->note.best && !s->best) log_best(log, s->run, s->saved_step, s->whole_path);   // first: a kill may repeat it
   if (!checkpoint_note(s->whole_path, s->note, &error)) {
-    say_error("notice: %s; a run that is resumed there evaluates its step again\n", error.text);
+    say_error("warning: %s; a run that is resumed there evaluates its step again\n", error.text);
     return;
   }
   if (s->note.best) saver_tidy(s);
@@ -308,7 +308,7 @@ static bool saver_report(Saver *s, Log *log) {
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : s->bytes, pause_ms, ms, s->best, path, error.text};
   log_checkpoint(log, s->run, &report);
   if (!r->failed && !s->pruned && !fsdp_rank(s->run->fsdp))
-    say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
+    say_error("warning: checkpoints beyond --keep %lld could not be removed from %s\n",
             (long long)s->run->opt->keep, s->directory);
   saver_free_texts(s);
   saver_note(s, log);
@@ -410,7 +410,7 @@ static bool save_weights(RunView *run, TensorMap *map, char *header) {
   if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
-// OUT/NAME: the same bytes as a checkpoint's, or whole weights with --merge. Collective.
+// OUT/NAME: the same bytes as a checkpoint's, or the merged model with --merge. Collective.
 static bool save_weights_as(RunView *run, const char *name) {
   Saved saved = saved_of(run);
   if (run->opt->merge) saved.part = SAVED_BASE;

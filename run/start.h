@@ -22,10 +22,10 @@ enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {
   int32_t kind;                                  // StartKind
   bool resume;                                   // load optimizer and step as well; else only weights
-  bool here;                                     // the checkpoint lies in this run's OUT/ckpt
+  bool here;                                     // the checkpoint is in this run's OUT/ckpt
   char path[MAP_PATH_BYTES - 64];                // the checkpoint's directory, or the weights
   char tokenizer[MAP_PATH_BYTES];                // the tokenizer beside them, a path on rank 0's host; "": none
-  char notices[2048];                            // lines, each ended by '\n'
+  char warnings[2048];                           // lines, each ended by '\n'
   char chat_template[OPTION_TEXT_BYTES];         // what --chat_template becomes; "": none
   Error chat_why;                                // why there is none
   // chat_before: the template, by its name, that an earlier version of this program rendered the checkpoint's chats
@@ -51,22 +51,22 @@ struct Start {
 };
 static void log_load_progress(int64_t done, int64_t total) { show_progress("loading", done, total); }
 
-// Adds a line to s->notices; a line for which there is too little space is cut or left out.
-__attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
-  const size_t n = strlen(s->notices), room = sizeof s->notices;
+// Adds a line to s->warnings; a line for which there is too little space is cut or left out.
+__attribute__((format(printf, 2, 3))) static void start_warning(Start *s, const char *fmt, ...) {
+  const size_t n = strlen(s->warnings), room = sizeof s->warnings;
   if (room - n < 8) return;
   va_list ap;
   va_start(ap, fmt);
-  const bool fits = text_add_list(s->notices, room - 1, fmt, ap);
+  const bool fits = text_add_list(s->warnings, room - 1, fmt, ap);
   va_end(ap);
-  if (!fits) memcpy(s->notices + room - 5, "...", 4);            // cut, but still a line
-  strcat(s->notices, "\n");
+  if (!fits) memcpy(s->warnings + room - 5, "...", 4);           // cut, but still a line
+  strcat(s->warnings, "\n");
 }
-// Prints the notices collected since the last call.
-static void start_print_notices(Start *s) {
-  const char *line = s->notices;
-  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
-  s->notices[0] = 0;
+// Prints the warnings collected since the last call.
+static void start_print_warnings(Start *s) {
+  const char *line = s->warnings;
+  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("warning: %.*s\n", (int)(end - line), line);
+  s->warnings[0] = 0;
 }
 
 // The texts of the published model beside the weights (models.h): from their directory, or from the checkpoint of a run
@@ -81,7 +81,7 @@ static bool is_checkpoint(const char *path) {
   return !access(inside, F_OK);
 }
 // Finds the newest whole checkpoint in PATH or PATH/ckpt. Returns how many directories step_* there are; `found` is ""
-// if none is whole. A notice says which were skipped.
+// if none is whole. A warning says which were skipped.
 static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
   char inside[MAP_PATH_BYTES - 64], damaged[1024];
   int count = 0;
@@ -93,7 +93,7 @@ static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
     if (count && list[0].serial >= 0) path_join(found, bytes, inside, list[0].name);
     free(list);
     if (!count) continue;
-    if (damaged[0]) start_notice(s, "%s is skipped: %s", found[0] ? "a checkpoint" : "every checkpoint", damaged);
+    if (damaged[0]) start_warning(s, "%s is skipped: %s", found[0] ? "a checkpoint" : "every checkpoint", damaged);
     break;
   }
   return count;
@@ -157,8 +157,8 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
       REJECT(!count && !is_file && start_is_hidden(hidden), "%.900s is there, but cannot be read: %s", hidden,
              strerror(errno));
     }
-    REJECT(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->notices, "\n"),
-           s->notices);
+    REJECT(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->warnings, "\n"),
+           s->warnings);
     return true;
   }
   // A link such as `latest` moves when its run saves: follow it once, and read everything from where it points now.
@@ -174,7 +174,7 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
 // Rank 0, where PATH is no checkpoint: adds to the error the newest checkpoint beside it, since a link like `best` may
 // be gone, or was never made.
 static void start_hint_beside(const char *path, const char *option, Error *error) {
-  static Start beside;                           // only its notices are used
+  static Start beside;                           // only its warnings are used
   char parent[MAP_PATH_BYTES - 64], newest[MAP_PATH_BYTES - 64];
   snprintf(parent, sizeof parent, "%.1100s", path);
   size_t n = strlen(parent);
@@ -251,7 +251,7 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
   if (s->chat) snprintf(s->chat_template, sizeof s->chat_template, "%s", name ? name : kept && !named && recorded[0]
                         ? recorded : "model");
   else if (asks && !strncmp(s->chat_why.text, "that of ", 8) && !named)
-    start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one",
+    start_warning(s, "no chat template is known: %s; prompts are texts unless --chat_template names one",
                  s->chat_why.text);
   cJSON_Delete(json);
 }
@@ -271,13 +271,14 @@ static bool start_add_tokens(Start *s, const Options *o, Error *error) {
   if (!added) return false;
   if (s->row_end <= s->row_from) {
     s->row_end = 0;
-    start_notice(s, "--add_tokens %.300s: the tokenizer has all of them, and each has its row", o->add_tokens);
+    start_warning(s, "--add_tokens %.300s: the tokenizer has all of them, and each has its row", o->add_tokens);
     return true;
   }
   s->shape.vocab_size = max64(rows, s->row_end);
   if (s->shape.vocab_size > rows) memset(s->types, BLOCK_NONE, 3);             // embeddings and head, which come first
-  start_notice(s, "--add_tokens: %lld tokens, ids %lld to %lld: %lld have rows of %.300s, which stay as they are; %lld "
-               "new rows begin as the mean of the %lld others (transformers' mean_resizing without its random part)",
+  start_warning(s, "--add_tokens: %lld tokens, ids %lld to %lld: %lld have rows of %.300s, which stay as they are; "
+               "%lld new rows start as the mean of the %lld others (transformers' mean_resizing without its random "
+               "part)",
                (long long)(s->row_end - s->row_from), (long long)s->row_from, (long long)s->row_end - 1,
                (long long)(min64(rows, s->row_end) - s->row_from), s->path,
                (long long)(s->shape.vocab_size - rows), (long long)rows);
@@ -290,8 +291,8 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, Err
   if (found[0]) {
     if (!start_open_checkpoint(s, found, error)) return false;
     REJECT(atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0, "--init_from %.900s: "
-           "this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge writes whole weights "
-           "of it", found);
+           "this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge writes the merged "
+           "model of it", found);
     REJECT(o->add_tokens[0] && !s->resume, "--add_tokens enlarges weights of other programs: write %.900s by "
            "--export_hf and name that directory", found);
     return true;
@@ -307,9 +308,9 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, Err
   if (!import_check(&s->import, o->trainer->params, s->types, &s->quantized, error)) return false;
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
-  if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
+  if (s->import.warning[0]) start_warning(s, "%s", s->import.warning);
   if (!s->tokenizer[0] && !o->tokenizer[0])
-    start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
+    start_warning(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
                  "these weights; --tokenizer names theirs", path);
   return !o->add_tokens[0] || start_add_tokens(s, o, error);
 }
@@ -351,7 +352,7 @@ static bool start_find(Start *s, const Options *o, Error *error) {
     return start_open_checkpoint(s, found, error) && start_find_base(s, o, error);
   }
   if (s->resume)
-    start_notice(s, "--resume auto: no checkpoint in %s/ckpt; starting at the beginning", o->out);
+    start_warning(s, "--resume auto: no checkpoint in %s/ckpt; starting from step 0", o->out);
   s->resume = false;
   if (o->lora_from[0] && !lora_config_read(&s->lora, s->lora_targets, sizeof s->lora_targets, o->lora_from, error))
     return false;
@@ -367,16 +368,17 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, Error
          (long long)B, (long long)G, s->path);
   const long long M = (long long)(G / B);
   REJECT(o->given[OPT_grad_accum] && o->grad_accum * world != M && !o->fill_step, "%.900s was trained with %lld "
-         "microbatch%s a step: with %d rank%s leave --grad_accum %lld out", s->path, M, M > 1 ? "es" : "", world, world
+         "microbatch%s per step: with %d rank%s leave --grad_accum %lld out", s->path, M, M > 1 ? "es" : "", world,
+         world
          > 1 ? "s" : "", (long long)o->grad_accum);
   if (!(M % world) || o->fill_step) return true;
   char smaller[192] = "";
   while (B > 1 && G % (B * world)) B--;
   if (!(G % (B * world)))
-    snprintf(smaller, sizeof smaller, "--batch_size %lld continues with the same %lld sequences a step, summed in "
+    snprintf(smaller, sizeof smaller, "--batch_size %lld continues with the same %lld sequences per step, summed in "
              "another order: last digits change from there on; ", (long long)B, (long long)G);
-  REJECT(true, "%.600s was trained with %lld microbatch%s of %lld sequences a step: %d ranks cannot share %s, any "
-         "number that divides %lld can continue; %s--init_from %.600s begins a new run from its weights", s->path, M, M
+  REJECT(true, "%.600s was trained with %lld microbatch%s of %lld sequences per step: %d ranks cannot share %s, any "
+         "number that divides %lld can continue; %s--init_from %.600s starts a new run from its weights", s->path, M, M
          > 1 ? "es" : "", (long long)(G / M), world, M > 1 ? "them" : "it", M, smaller, s->path);
   return true;
 }
@@ -440,9 +442,9 @@ static const char *start_version(const Start *s, char to[32]) {
   if (!start_json_text(cJSON_GetObjectItemCaseSensitive(s->json, "program"), to, 32)) snprintf(to, 32, "unknown");
   return to;
 }
-// A notice of the checkpoint's options that this version does not have and ignores: all of them, because whether a
+// A warning of the checkpoint's options that this version does not have and ignores: all of them, because whether a
 // value was the default is not known here.
-static void start_notice_unknown(Start *s) {
+static void start_warning_unknown(Start *s) {
   char list[OPTION_TEXT_BYTES] = "", value[128], version[32];
   const cJSON *v, *config = cJSON_GetObjectItemCaseSensitive(s->json, "config");
   cJSON_ArrayForEach(v, config) {
@@ -453,21 +455,21 @@ static void start_notice_unknown(Start *s) {
   }
   text_to_line(list, "");
   if (list[0])
-    start_notice(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
+    start_warning(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
                  "ignores: %s", s->path, start_version(s, version), list);
 }
-// A notice of what it does to the run that a given option replaces the checkpoint's value (theirs; "": it has none).
-static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
+// A warning of what it does to the run that a given option replaces the checkpoint's value (theirs; "": it has none).
+static void start_warning_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
   char sequences[OPTION_TEXT_BYTES] = "";
   start_value(s, &option_specs[OPT_global_batch], sequences, sizeof sequences);
   if (!theirs[0])
-    start_notice(s, "--%s %s is new, the checkpoint's run had none: the run continues differently from here on",
+    start_warning(s, "--%s %s is new, the checkpoint's run had none: the run continues differently from here on",
                  spec->name, ours);
   else if (strcmp(spec->name, "batch_size"))
-    start_notice(s, "--%s %s replaces the checkpoint's %s: the run continues differently from here on", spec->name,
+    start_warning(s, "--%s %s replaces the checkpoint's %s: the run continues differently from here on", spec->name,
                  ours[0] ? ours : "''", theirs);
   else
-    start_notice(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
+    start_warning(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
                  "by microbatch: last digits change from here on", ours, theirs, sequences);
 }
 // Adjusts options that follow from others, where those differ from the checkpoint's.
@@ -476,7 +478,7 @@ static void start_adjust(Start *s, Options *o) {
   const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
   if (cpu && !o->given[OPT_fp8] && o->fp8 == FP8_MATMUL) {
     o->fp8 = FP8_GATHER;
-    start_notice(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
+    start_warning(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
                  "matrix multiplies are not");
   }
   // Activations that were in the parameters' dtype follow it.
@@ -486,7 +488,7 @@ static void start_adjust(Start *s, Options *o) {
     o->buffer_dtype = OPT_buffer_dtype_auto;
   const bool trains = s->resume && run_trains(o);
   if (trains && o->strategy == OPT_strategy_zero1 && !o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local)
-    start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
+    start_warning(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
                  "%s: the run continues differently from here on", option_word(o, OPT_accumulate));
 }
 // The value of an option of the architecture for a checkpoint of a program that had only GPT-2's. The sizes of the
@@ -500,8 +502,8 @@ static void start_old_block(const Options *o, const OptionSpec *spec, char *to, 
 }
 // --gpu_head_chunk_bytes of checkpoints up to 0.6.0, which do not say.
 static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
-// Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
-// asked for and not what its tokenizer reached.
+// Takes options from the checkpoint. The command that started the run may be given again, so --vocab_size may be what
+// it asked for and not what its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
@@ -536,10 +538,10 @@ static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
       REJECT(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours[0] ? ours :
              "''", s->path, theirs[0] ? theirs : "none", s->resume ? "leave it out, or start a new run from its "
              "weights with --init_from" : "leave it out");
-      start_notice_replaced(s, spec, ours, theirs);
+      start_warning_replaced(s, spec, ours, theirs);
     }
   }
-  start_notice_unknown(s);
+  start_warning_unknown(s);
   start_adjust(s, o);
   return true;
 }
@@ -589,7 +591,7 @@ static bool start_options_of_import(Start *s, Options *o, Error *error) {
   const bool narrower = s->stored[0] && strcmp(s->stored, option_word(o, OPT_param_dtype));
   if (o->lora && narrower && !o->given[OPT_param_dtype]) {
     option_put(o, OPT_param_dtype, s->stored, error);
-    start_notice(s, "frozen weights stay in the %s of %.900s, and activations too: --param_dtype and --buffer_dtype "
+    start_warning(s, "frozen weights stay in the %s of %.900s, and activations too: --param_dtype and --buffer_dtype "
                  "choose another dtype", s->stored, s->path);
   }
   return true;
@@ -618,10 +620,10 @@ static void start_options_of_base(Start *s, Options *o) {
     o->base_dtype = from->quantized && o->fp8 == FP8_OFF ? OPT_base_dtype_file : OPT_base_dtype_param;
   memcpy(o->base_types, from->types, sizeof o->base_types);
   if (o->base_dtype > OPT_base_dtype_param)
-    start_notice(s, "matrices of blocks become %s as they are read; embedding and head stay in --param_dtype",
+    start_warning(s, "matrices of blocks become %s as they are read; embedding and head stay in --param_dtype",
                  option_word(o, OPT_base_dtype));
   else if (from->quantized)
-    start_notice(s, o->base_dtype == OPT_base_dtype_file
+    start_warning(s, o->base_dtype == OPT_base_dtype_file
                  ? "frozen matrices stay in the blocks of %.900s, and are dequantized where they compute: --base_dtype "
                    "param dequantizes all of them at the start"
                  : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
@@ -676,7 +678,7 @@ static void start_exact(const Start *s, Options *asked) {
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-// A resumed run must continue with the tokens it began with: compares the hash of the corpus with the checkpoint's.
+// A resumed run must continue with the tokens it started with: compares the hash of the corpus with the checkpoint's.
 // Every rank returns the same, since all have the same checkpoint text and corpus.
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, Error *error) {
   CheckpointState c = {};
@@ -687,7 +689,7 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
   REJECT(c.corpus_hash != corpus->hash && s->chat_before[0], "the chat template that %.600s brings renders otherwise "
-         "than %s, by which an earlier version trained it: --chat_template %s goes on as it began; to train its "
+         "than %s, by which an earlier version trained it: --chat_template %s continues as it started; to train its "
          "weights by its own, use --init_from %.300s", s->path, s->chat_before, s->chat_before, s->path);
   REJECT(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
          "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, use "
@@ -706,14 +708,14 @@ static int64_t start_step(const Start *s, const Options *o) {
   return goes_on && checkpoint_state(s->path, s->json, &c, &error) ? c.step : 0;
 }
 
-// A notice if another instruction set or GPU than the checkpoint's may change the last bits of results.
+// A warning if another instruction set or GPU than the checkpoint's may change the last bits of results.
 static void start_check_device(Start *s, const RunView *run) {
   const cJSON *ops = cJSON_GetObjectItemCaseSensitive(s->json, "ops");
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
   const bool cuda = run->ctx->ops->nccl;
   if (!cJSON_IsString(ops) || !cJSON_IsString(device)) return;
   if (strcmp(ops->valuestring, run->ctx->ops->name) || (cuda && strcmp(device->valuestring, run->device.words)))
-    start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
+    start_warning(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device.words);
 }
 // Loads weights of another program.
@@ -793,7 +795,7 @@ static void start_load(Start *s, RunView *run, Saver *saver) {
       saver->best_loss = c.best_loss;
     }
     if (trains && run->step >= run->steps_total)
-      start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; a larger %s makes the run "
+      start_warning(s, "the checkpoint is at step %lld of %lld: nothing is left to train; a larger %s makes the run "
                    "longer", (long long)run->step, (long long)run->steps_total,
                    run->opt->max_steps == run->steps_total ? "--max_steps" : "--epochs");
     if (trains) {
@@ -808,7 +810,7 @@ static void start_load(Start *s, RunView *run, Saver *saver) {
   fsdp_publish(f);
   fsdp_step_end(f);
   if (fsdp_rank(f)) return;
-  start_print_notices(s);
+  start_print_warnings(s);
   say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
   if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(run->step ? run->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
@@ -907,7 +909,7 @@ ChatOptions chat_options(const Options *o, const char *words, const char *why) {
 }
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
-// given: whether the column was named for this run, not by the checkpoint it goes on from.
+// given: whether the column was named for this run, not by the checkpoint it continues from.
 // asked: the vocabulary that a tokenizer is trained for. whole: conversations are not one stream, so they go into
 // memory.
 static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, bool whole, Error *e) {
@@ -922,7 +924,7 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   if (c->records)
     return !given || !*column ||
            fail_with(e, EXIT_USAGE, "--text_column %s is of text, and --data names conversations: --fields tells the "
-                     "names of their members", column);
+                     "names of their keys", column);
   if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            fail_with(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
@@ -955,7 +957,7 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
                        option_specs[k].name, stream ? o->data : corpus->source);
   }
   if (stream)
-    say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
+    say("warning: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
   return true;
 }
 // Whether the corpus is what was asked for, and its tokenizer fits the model. alone: the only data is --val_data.
@@ -1024,23 +1026,23 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
   for (int i = 0; gguf && i < corpus->tokenizer.added_count; i++)
     strips = strips || corpus->tokenizer.added[i].lstrip || corpus->tokenizer.added[i].rstrip;
   if (gguf && corpus->tokenizer.cased)
-    say("notice: --export_gguf: llama.cpp tells upper and lower case apart by the letters of ASCII alone in such a "
+    say("warning: --export_gguf: llama.cpp tells upper and lower case apart by the letters of ASCII alone in such a "
         "tokenizer: ids of words in other letters may differ there\n");
   if (strips)
-    say("notice: --export_gguf: llama.cpp puts a blank behind each special token, where this tokenizer puts none or "
+    say("warning: --export_gguf: llama.cpp puts a space after each special token, where this tokenizer puts none or "
         "takes white space away: ids differ there\n");
   if (gguf && corpus->tokenizer.by_line)
-    say("notice: --export_gguf: this tokenizer ends pieces at each line's end and llama.cpp does not: ids differ where "
-        "white space goes over it\n");
+    say("warning: --export_gguf: this tokenizer ends pre-tokens at each newline and llama.cpp does not: ids differ "
+        "where white space goes over it\n");
   if (!rank && !code) load_settle_template(o, corpus, start);
   MPI_Bcast(o->chat_template, sizeof o->chat_template, MPI_CHAR, 0, comm);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, comm);
   for (int i = 0; i < LOADING_SIGNALS; i++) sigaction(loading_signals[i].signal, &before[i], NULL);
-  const char *line = corpus->notices.text;
+  const char *line = corpus->warnings.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
-    say("notice: %.*s\n", (int)(end - line), line);
+    say("warning: %.*s\n", (int)(end - line), line);
   if (!rank && corpus->split[SPLIT_TRAIN].documents && !corpus->cache_used)
     say("conversations were read in at most %.1f MiB: %.1f MiB beside their tokens twice, given back before the memory "
         "below is taken\n", (double)(2 * corpus_block_bytes(corpus) + records_reading_bytes(threads)) / 0x1p20,
@@ -1048,10 +1050,10 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
   options_fit_corpus(o, corpus, world);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
-    say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "
+    say("warning: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "
         "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
-  if (!c.vocab_given || !tokenizer[0]) o->vocab_size = corpus->vocab_size;     // else rows behind its ids are padding
+  if (!c.vocab_given || !tokenizer[0]) o->vocab_size = corpus->vocab_size;     // else rows after its ids are padding
 }
 
 SamplerOptions sampler_options(const Options *o) {
@@ -1103,7 +1105,7 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
-  // OUT has no run, nothing in it is read, and a start that is refused leaves no .lock there: check_out locks it.
+  // OUT has no run, nothing in it is read, and a start that is rejected leaves no .lock there: check_out locks it.
   int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, &error) ? EXIT_LOST : EXIT_MISSING;
   if (!rank && !error.text[0] && start_find(start, o, &error))
     start_find_template(start, o, &error);
@@ -1119,13 +1121,13 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   if (error.text[0]) config_name_source(o, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_run(comm, o);
-  if (!rank && start_spares(start, o, &error)) overwrite_refuse(o, &error);
+  if (!rank && start_spares(start, o, &error)) overwrite_reject(o, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   code = EXIT_MISSING;
   if (!rank && saver_check(o, &error)) code = check_out(o, &error);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, error.text, code);
-  if (!rank && start->notices[0]) start_print_notices(start);
+  if (!rank && start->warnings[0]) start_print_warnings(start);
 }
 
 // Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
@@ -1152,7 +1154,7 @@ bool shape_of_weights(Options *o, char *name, size_t name_bytes, Error *error) {
     if (!o->given[OPT_batch_size] && !o->given[OPT_grad_accum] && !o->given[OPT_global_batch])
       o->conversations = TUNING_CONVERSATIONS;   // assumed: a start reads them
     o->given[OPT_batch_size] = true;             // else it is as many as fit
-    if (!o->json) start_print_notices(&s);
+    if (!o->json) start_print_warnings(&s);
   }
   start_free(&s);
   return ok;

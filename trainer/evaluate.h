@@ -74,7 +74,7 @@ static void eval_detokenize(char *page) {
   for (const char *pair : {"()", "[]", "{}", "\"\"", "''"}) eval_tighten(page, pair[0], pair[1]);
   for (const auto &x : after) eval_replace(page, x[0], x[1]);
 }
-// hellaswag's cleaning, in place; returns the text, which may begin later.
+// hellaswag's cleaning, in place; returns the text, which may start later.
 static char *eval_clean(char *text) {
   const ChatSpan s = chat_strip(chat_span(text), false);
   text += s.p - text;

@@ -257,7 +257,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       // After training, whose weights are saved, only the sample ends; a run that only samples ends with an error.
       const bool finite = drawn[i] != NOT_DRAWN, trained = run_trains(&t->opt);
       expect_finite(t, finite || trained, "logits of a sample");
-      if (!finite && !rank && !ends[i]) say_error("notice: the sample ends here: its logits are not finite\n");
+      if (!finite && !rank && !ends[i]) say_error("warning: the sample ends here: its logits are not finite\n");
       if (!finite) text[i].end = END_NOT_FINITE, ends[i] = END_NOT_FINITE;
       if (ends[i]) continue;
       text[i].ids[text[i].count++] = drawn[i];

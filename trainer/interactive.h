@@ -18,7 +18,7 @@ struct Talk {
   int fault;                                     // errno of an answer that could not be written; EPIPE: nobody reads
 };
 static const char talk_help[] = "/reset forgets the conversation, /temperature X, /save FILE appends it as a line of "
-                                "JSON, /quit; // begins a line with /; Ctrl-C ends a text\n";
+                                "JSON, /quit; // starts a line with /; Ctrl-C ends a text\n";
 static void talk_interrupt(int) { generation_asked = 1; }
 // If answers are for a program (stdin is no terminal): from here on stdout prints to stderr, and the stream that is
 // returned is for answers. Else NULL.
@@ -56,7 +56,7 @@ static void talk_save(const Talk *k, const char *path) {
   if (f) fclose(f);
   cJSON_free(text);
 }
-// Runs the command of a line that begins with /. False: the conversation ends.
+// Runs the command of a line that starts with /. False: the conversation ends.
 static bool talk_command(Talk *k, Options *o) {
   char word[32] = "", *rest = k->line + strcspn(k->line, " ");
   snprintf(word, sizeof word, "%.*s", (int)(rest - k->line), k->line);
@@ -84,7 +84,7 @@ static void talk_no_zeros(Talk *k) {
     if (k->line[i]) fputc(k->line[i], f);
     else fputs("\xef\xbf\xbd", f);
   fclose(f);
-  say_error("notice: a zero byte in the line is read as U+FFFD\n");
+  say_error("warning: a zero byte in the line is read as U+FFFD\n");
   free(k->line);
   k->line = text, k->room = bytes + 1, k->bytes = bytes;
 }
@@ -191,7 +191,7 @@ static bool trainer_talk(Trainer *t, FILE *answers) {
     Continued x = {};
     x.ids = ids, x.count = count, x.most = o->sample_tokens, x.number = k->turns++;
     generation_asked = 0;
-    if (!rank && count + x.most > t->model.P) say_error("notice: %s\n", positions_words(t, INT64_MAX) + 2);
+    if (!rank && count + x.most > t->model.P) say_error("warning: %s\n", positions_words(t, INT64_MAX) + 2);
     trainer_generate(t, &x, 1, o->json && !k->shown ? NULL : talk_sink, k);
     if (!rank) talk_answered(k, &x, o->json);
     free(x.said);

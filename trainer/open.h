@@ -8,7 +8,7 @@
 #include "run/run.h"
 
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
-// begin in different gradient slots where a microbatch has an odd number of reductions.
+// start in different gradient slots where a microbatch has an odd number of reductions.
 enum { DRY_MICROBATCHES = TIMED_MICROBATCHES - 1 };
 // And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
 // finds what the one before has left gathered, and so do all later ones.
@@ -237,7 +237,7 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
   }
   MPI_Comm_free(&node);
   if (!rank)
-    say("notice: --batch_size auto is %lld: a step's %lld sequences are %lld microbatch%s%s\n",
+    say("warning: --batch_size auto is %lld: a step's %lld sequences are %lld microbatch%s%s\n",
         (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
         o->global_batch > o->batch_size ? "es" : "", more ? "; larger ones do not fit" : "");
 }
@@ -261,7 +261,8 @@ static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, 
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (!rank)
-    say("notice: a step has %lld sequence%s: the data have %lld\n", (long long)most, most > 1 ? "s" : "", (long long)n);
+    say("warning: a step has %lld sequence%s: the data have %lld\n", (long long)most, most > 1 ? "s" : "",
+        (long long)n);
 }
 static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
   Trainer *t = (Trainer *)malloc(sizeof(Trainer));
@@ -310,7 +311,7 @@ static void trainer_fill_rope(Trainer *t) {
   }
 }
 // Rejects a split none of whose conversations has a token to train on within --seq_len. If it is a split for validation
-// that --val_data does not name, training goes on without evaluations instead, with a warning.
+// that --val_data does not name, training continues without evaluations instead, with a warning.
 static void trainer_check_fits(Trainer *t, const Corpus *corpus, Error *error) {
   const Options *o = &t->opt;
   for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -334,7 +335,7 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, Error *error) {
   if (!trains)
     fail(error, "%s: nothing is there for validation: name it by --val_data", corpus->source);
   else if (!rank)
-    say("notice: nothing is evaluated: %s; --val_data names what is\n", corpus->split[SPLIT_VALID].tokens_numel
+    say("warning: nothing is evaluated: %s; --val_data names what is\n", corpus->split[SPLIT_VALID].tokens_numel
         ? "no conversation that is held out for validation has a token to train on within --seq_len"
         : "the data have too few records to hold some out for validation");
   t->opt.eval_every = -1;

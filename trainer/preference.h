@@ -123,7 +123,7 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
   MPI_Bcast(&found, 1, MPI_INT, 0, fsdp_comm(f));
   if (!found && !again)
     fail(&error, "--loss %s: %.900s was trained beside a reference whose sums are not there, or of other data: %s, in "
-         "--out or beside ckpt; --init_from begins a new run from its weights", option_word(o, OPT_loss), from, name);
+         "--out or beside ckpt; --init_from starts a new run from its weights", option_word(o, OPT_loss), from, name);
   agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   for (Packing &p : t->run.packing)
     if (p.reference && found)

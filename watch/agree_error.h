@@ -9,7 +9,7 @@
 // PMIx plugin (mca_pmix_ext3x) that MPI_Finalize has just unloaded.
 static int leaving_code;
 static inline void leave_now(int) {
-  static const char words[] = "notice: MPI_Finalize crashed after all was done\n";
+  static const char words[] = "warning: MPI_Finalize crashed after all was done\n";
   if (!leaving_code && write(STDERR_FILENO, words, sizeof words - 1) < 0) {}
   _exit(leaving_code);
 }

@@ -50,5 +50,5 @@ void flight_in(FlightCollective c) {
 static inline bool flight_get(const FlightRing *r, uint64_t i, FlightEntry *e) {
   *e = r->entry[i % FLIGHT_ENTRIES];
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
-  return WORD_GET(&r->count) - i < FLIGHT_ENTRIES;               // not even begun to be written again
+  return WORD_GET(&r->count) - i < FLIGHT_ENTRIES;               // not even started to be written again
 }

@@ -10,7 +10,7 @@
 //    "step":..,"microbatch":..,"stage":..,"number":..},...]}
 //
 // run: random, the same on all ranks. time_s: wall-clock time of the file; s: how many seconds before that an entry was
-// made, by which entries are ordered. begun: number of collectives of the step so far; in: the number of the one that
+// made, by which entries are ordered. started: number of collectives of the step so far; in: the number of the one that
 // the rank waits for, or 0. stage: 0 outside the blocks, 1 + l block l, -1 none. microbatch: -1 none.
 #pragma once
 #include "base/newfile/newfile.h"

@@ -5,7 +5,7 @@
 // What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
 //   died       a rank's connection closes and it has not said goodbye: at once, whatever --timeout says
 //   silent     no beat of a rank came for --timeout seconds and MARGIN_TICKS more, since beats may be late: its process
-//              was stopped (SIGSTOP), or its host is out of reach. After NOTICE_TICKS a notice says so
+//              was stopped (SIGSTOP), or its host is out of reach. After WARNING_TICKS a warning says so
 //   stuck      every rank sends beats, but none has made progress for --timeout seconds. Ranks depend on each other at
 //              least once per step, so a rank that is stuck soon stops all. Progress of one rank is enough: rank 0 may
 //              tokenize for an hour while the others wait for it. Code that takes long must therefore call
@@ -74,7 +74,7 @@ struct LivenessPeer {
 };
 // A rank whose beats are late by LOST_TICKS does not count as one that waits; a rank that is late by --timeout and
 // MARGIN_TICKS ends the run.
-enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
+enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, WARNING_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
        MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MAX = 16, CONNECT_AGAIN_MS = 50,
        WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
 static double liveness_connect_ms = 30000;       // a rank tries to reach rank 0 for so long
@@ -252,7 +252,7 @@ static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind)
     f.in = in.number;
     liveness_collective_text(f.collective, sizeof f.collective, in);
   }
-  if (l->device && f.waits) {                    // what the host has enqueued has not begun
+  if (l->device && f.waits) {                    // what the host has enqueued has not started
     const int gather = mark_number(WORD_GET(&l->device[MARK_GATHER]));
     const int reduce = mark_number(WORD_GET(&l->device[MARK_REDUCE]));
     f.begun = f.in = gather > reduce ? gather : reduce;
@@ -348,9 +348,9 @@ static inline void liveness_write(const char *text, size_t n) {
     at += (size_t)wrote;
   }
 }
-__attribute__((format(printf, 2, 3))) static inline void liveness_notice(const Liveness *l, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static inline void liveness_warning(const Liveness *l, const char *fmt, ...) {
   char text[512];
-  snprintf(text, sizeof text, "%s: notice: ", l->me);
+  snprintf(text, sizeof text, "%s: warning: ", l->me);
   va_list ap;
   va_start(ap, fmt);
   text_add_list(text, sizeof text, fmt, ap);
@@ -377,7 +377,7 @@ static inline void liveness_write_flight(const Liveness *l, const char *cause) {
   liveness_place_text(l, place, sizeof place);
   const FlightWho who = {l->version, host, cause, place, l->run, l->rank, l->world, (int)getpid()};
   const int fault = flight_write(l->flight, &who);
-  if (fault) liveness_notice(l, "%.200s cannot be written: %s\n", l->flight, strerror(fault));
+  if (fault) liveness_warning(l, "%.200s cannot be written: %s\n", l->flight, strerror(fault));
 }
 // Ends this process; rank 0 also ends all others, another rank tells rank 0 (which may only have been stopped). cause:
 // the reason to print; NULL: another rank prints it. why: the reason in the flight record; NULL: writes none.
@@ -467,7 +467,7 @@ static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFra
   if (p->state != PEER_LEFT) p->state = f->kind == FRAME_GOODBYE ? PEER_LEFT : PEER_HERE;
   if (f->kind == FRAME_GOODBYE && l->rank) l->left = true;
   if (f->kind == FRAME_GOODBYE && f->waits) WORD_SET(&l->quiet, 1);
-  if (p->noticed) liveness_notice(l, "rank %d is heard again\n", f->rank);
+  if (p->noticed) liveness_warning(l, "rank %d is heard again\n", f->rank);
   p->noticed = false;
 }
 // Reads all frames that have arrived. If a rank's connection ends without a goodbye, the rank has died.
@@ -508,10 +508,10 @@ static inline void liveness_tick_peer(Liveness *l, int r) {
   p->silent++;
   const int64_t late = MARGIN_TICKS + (l->reports ? 0 : LOST_TICKS);             // the reporter's ticks may be slower
   if (timeout && p->silent > timeout * TICKS_PER_S + late) liveness_end_by(l, r, false);
-  if (p->silent != NOTICE_TICKS || (l->rank > 1) || WORD_GET(&l->quiet)) return;
+  if (p->silent != WARNING_TICKS || (l->rank > 1) || WORD_GET(&l->quiet)) return;
   p->noticed = true;
-  liveness_notice(l, "nothing was heard of rank %d (pid %d on %s) for %d s; then it was in step %lld, %s\n", r, p->pid,
-                  p->host_name, NOTICE_TICKS / TICKS_PER_S, (long long)p->last.step, p->last.place);
+  liveness_warning(l, "nothing was heard of rank %d (pid %d on %s) for %d s; then it was in step %lld, %s\n", r, p->pid,
+                  p->host_name, WARNING_TICKS / TICKS_PER_S, (long long)p->last.step, p->last.place);
 }
 // Ends all ranks because none has made progress for --timeout seconds; the report also names the rank that is silent
 // longest, if any is.
@@ -733,7 +733,7 @@ static inline void link_hello(LivenessLink *k, const ProveKey *run) {
   const ProveMessage hello = prove_hello(&k->prove, &key);
   link_say(k, &hello);
 }
-// Another rank than 0: connects to all addresses at once, again to those that refuse, for liveness_connect_ms at most,
+// Another rank than 0: connects to all addresses at once, again to those that reject, for liveness_connect_ms at most,
 // and keeps the first connection on which rank 0 proves the key. Returns it; -1: there is none (for a local socket, at
 // once if its name does not exist on this host).
 static inline int liveness_connect(const ProveKey *key, const NetAddress *address, int count, int rank) {

@@ -1,5 +1,5 @@
-// net.h: the door of base/net/: stream sockets and addresses, the program's one way to listen, to connect and to know
-// where this host is; and the handshake by which both ends of a connection prove that they know one key.
+// net.h: public header of base/net/: stream sockets and addresses, the program's one way to listen, to connect and to
+// know where this host is; and the handshake by which both ends of a connection prove that they know one key.
 //
 // -1 or false is a failure; errno says why. Sockets are closed on exec and never block.
 #pragma once
@@ -11,7 +11,7 @@
 enum { NET_ADDRESSES_MAX = 16 };
 struct NetAddress { sockaddr_storage to; socklen_t bytes; };
 struct NetAddresses { NetAddress at[NET_ADDRESSES_MAX]; int count; };
-// Where the address itself lies; NULL: it has none. *bytes: how long it is.
+// Where the address itself is; NULL: it has none. *bytes: how long it is.
 void *net_bytes(const sockaddr *a, size_t *bytes);
 // An address as text, without its port.
 void net_address_text(const sockaddr *a, char *to, size_t room);
@@ -25,11 +25,11 @@ struct NetInterface { char name[IF_NAMESIZE]; NetAddress at, mask; bool loopback
 NetInterface *net_interfaces(int *count);
 // The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
 void net_interface(const sockaddr *a, char *name, bool *loopback);
-// The addresses that lead others to this host, as text with blanks between.
+// The addresses that lead others to this host, as text with spaces between.
 void net_own_addresses(char *to, size_t room);
 // The addresses of a host; an empty list with one line in `error` where its name is unknown.
 bool net_resolve(const char *host, int port, NetAddresses *to, Error *error);
-// The local socket of a name that lies in no directory, since it begins with zero: the kernel forgets it with its user.
+// The local socket of a name that is in no directory, since it starts with zero: the kernel forgets it with its user.
 __attribute__((format(printf, 1, 2))) NetAddress net_local(const char *fmt, ...);
 // Whether the process at the other end of a local socket is of this user. *pid: which it is.
 bool net_peer_is_ours(int fd, pid_t *pid);
@@ -51,7 +51,7 @@ int net_crowd(const NetGuest *const *guest, int count);
 enum { PROVE_NONCE = 32, PROVE_MAC = 32 };
 struct ProveKey { uint8_t bytes[PROVE_MAC]; };
 struct ProvePart { const void *p; size_t n; };
-// HMAC-SHA-256 of parts one behind the other, random bytes, and a comparison that takes as long whatever differs.
+// HMAC-SHA-256 of parts one after the other, random bytes, and a comparison that takes as long whatever differs.
 void prove_random(void *to, size_t n);
 void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts);
 bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
@@ -59,21 +59,21 @@ bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
 //   client                          server
 //   HELLO  nonce C          --->
 //                           <---    CHALLENGE  nonce S
-//   PROOF  HMAC(key, "client" C S)  --->              or <--- REFUSED
+//   PROOF  HMAC(key, "client" C S)  --->              or <--- REJECTED
 //                           <---    WELCOME  HMAC(key, "server" C S)
-enum ProveKind { PROVE_HELLO = 1, PROVE_CHALLENGE, PROVE_PROOF, PROVE_WELCOME, PROVE_REFUSED, PROVE_KINDS };
+enum ProveKind { PROVE_HELLO = 1, PROVE_CHALLENGE, PROVE_PROOF, PROVE_WELCOME, PROVE_REJECTED, PROVE_KINDS };
 // What must come: a client's hello or proof, a server's challenge or welcome; nothing: both ends have proved it, or the
 // other one has not.
 enum ProvePhase { PHASE_HELLO, PHASE_PROOF, PHASE_CHALLENGE, PHASE_WELCOME, PHASE_OPEN, PHASE_BROKEN };
-// One end. Zeroed: a server, which may get its key with the hello. refused: the server says that this end's key is
+// One end. Zeroed: a server, which may get its key with the hello. rejected: the server says that this end's key is
 // another; wrong_key: a server has seen that the client's is.
 struct Prove {
   ProvePhase phase;
   ProveKey key;
   uint8_t client[PROVE_NONCE], server[PROVE_NONCE];
-  bool refused, wrong_key;
+  bool rejected, wrong_key;
 };
-// A message to the other end, of n bytes: PROVE_NONCE, or 0 of PROVE_REFUSED. kind 0: none.
+// A message to the other end, of n bytes: PROVE_NONCE, or 0 of PROVE_REJECTED. kind 0: none.
 struct ProveMessage { int kind; size_t n; uint8_t bytes[PROVE_NONCE]; };
 // Makes p a client. Returns what it says first.
 ProveMessage prove_hello(Prove *p, const ProveKey *key);

@@ -46,7 +46,7 @@ ProveMessage prove_take(Prove *p, int kind, const uint8_t *bytes, size_t n) {
   const ProvePhase was = p->phase;
   ProveMessage answer = {0, PROVE_NONCE, {}};
   p->phase = PHASE_BROKEN;
-  p->refused = was == PHASE_WELCOME && kind == PROVE_REFUSED;
+  p->rejected = was == PHASE_WELCOME && kind == PROVE_REJECTED;
   if (was >= PHASE_OPEN || kind != expected[was] || n != PROVE_NONCE) return answer;
   if (was == PHASE_HELLO) {
     memcpy(p->client, bytes, PROVE_NONCE);
@@ -65,7 +65,7 @@ ProveMessage prove_take(Prove *p, int kind, const uint8_t *bytes, size_t n) {
     const bool same = prove_same(mac, bytes);
     if (same) p->phase = PHASE_OPEN;
     p->wrong_key = was == PHASE_PROOF && !same;
-    if (was == PHASE_PROOF) answer.kind = same ? PROVE_WELCOME : PROVE_REFUSED;
+    if (was == PHASE_PROOF) answer.kind = same ? PROVE_WELCOME : PROVE_REJECTED;
     if (same) prove_derive(p, "server", answer.bytes);
     else answer.n = 0;
   }

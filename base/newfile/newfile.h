@@ -1,6 +1,6 @@
-// newfile.h: the door of base/newfile/, the one place where this program makes files. `make check-rooms` refuses any
-// other call that can make one, so no file is made where a link of somebody else's leads. It is the lowest room: all
-// others may make files.
+// newfile.h: public header of base/newfile/, the one place where this program makes files. `make check-modules` rejects
+// any other call that can make one, so no file is made where a link of somebody else's leads. It is the lowest module:
+// all others may make files.
 #pragma once
 #include <stdio.h>
 

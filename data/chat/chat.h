@@ -13,40 +13,40 @@ static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strle
 
 // ---- records.h ------------------------------------------------------------------------------------------------------
 enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE };
-// A form fits a record that has both members.
+// A schema fits a record that has both keys.
 struct RecordForm { const char *name; FormKind kind; const char *first, *second; };
-// What else is read of a record, beside the members of its form: of a table only these columns are.
+// What else is read of a record, beside the keys of its schema: of a table only these columns are.
 static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt",
                                             "instruction", "question", "output", "response", "answer", "completion"};
-// Members that are not read, and of how many records: of the first names, and of the others together.
+// Keys that are not read, and of how many records: of the first names, and of the others together.
 enum { RECORD_UNREAD_MAX = 32 };
 struct RecordUnread { int names; int64_t more; struct { char name[64]; int64_t records; } of[RECORD_UNREAD_MAX]; };
 void record_unread_add(RecordUnread *u, const char *name, int64_t records);
 // What is said of them, as a line. False: there are none.
 bool record_unread_say(const RecordUnread *u, char *line, size_t bytes);
-// Whether a member that is not read would change what a record means; whether it is an image or its like.
+// Whether a key that is not read would change what a record means; whether it is an image or its like.
 bool record_changes(const char *name);
 bool record_is_other(const char *name);
-// Whether no member of a record, or of what is in it, comes twice. False: `fault`.
+// Whether no key of a record, or of what is in it, comes twice. False: `fault`.
 bool record_is_single(const cJSON *json, Error *fault);
-// What was seen of many records; fields: those of the members that --fields names which one had, by bits. A record's
-// own is added to that of others: names of members that are not read, each ended by a zero and all by another.
+// What was seen of many records; fields: those of the keys that --fields names which one had, by bits. A record's
+// own is added to that of others: names of keys that are not read, each ended by a zero and all by another.
 struct RecordsSeen { RecordUnread unread; uint64_t fields; int64_t rewritten, endless; };
 void records_seen_add(RecordsSeen *to, const char *unread, uint64_t fields);
-// The first of the members that fields name which no record had, in `missing`. False: there is none.
+// The first of the keys that fields name which no record had, in `missing`. False: there is none.
 bool record_fields_missing(const char *fields, uint64_t seen, char *missing, size_t bytes);
-// Where a JSON text is; zeroed: at its beginning. depth: of brackets; array: the records are elements of one.
+// Where a JSON text is; zeroed: at its start. depth: of brackets; array: the records are elements of one.
 struct RecordLines { int64_t depth; bool begun, array, ended, string, escaped, behind; };
 // What is wrong with the value of --fields; NULL: nothing.
 const char *record_fields_fault(const char *fields);
-// The member of a record that is called `name` here; given: fields name it. NULL: it is not there.
+// The key of a record that is called `name` here; given: fields name it. NULL: it is not there.
 const cJSON *record_member(const cJSON *json, const char *fields, const char *name, bool *given = NULL);
 // Its text; NULL: it is none, or not there.
 const char *record_text(const cJSON *json, const char *fields, const char *name);
-// The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
+// The schema of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
 const RecordForm *record_form(const cJSON *json, const char *fields, Error *fault, bool *several = NULL);
-// Makes lines of the `n` bytes at p that follow, in place: blanks for the brackets of the one array and for the ends of
-// lines within a record, an end of a line for each comma between records. False: more stands behind the array.
+// Makes lines of the `n` bytes at p that follow, in place: spaces for the brackets of the one array and for the ends of
+// lines within a record, a newline for each comma between records. False: more stands after the array.
 bool records_of_json(RecordLines *s, uint8_t *p, size_t n);
 // A table of values, which is made lines of JSON as it comes: an object of texts for each row. separator: set it. out:
 // lines, or what there is of them yet; the caller takes them and sets bytes to 0. row: of the table's, from 1.
@@ -78,13 +78,13 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use 
 // Whether its templates are ones that can be rendered. False: `why` ends a sentence that says so.
 bool chat_words_fault(const char *words, Error *why);
 // The same of a model's directory: chat_template.jinja, tokenizer_config.json, chat_template.json,
-// special_tokens_map.json. NULL: there is none, and in `why` a line's end that says so.
+// special_tokens_map.json. NULL: there is none, and in `why` the rest of a line that says so.
 char *chat_words_in(const char *dir, Error *why);
 
 // ---- conversations.h ------------------------------------------------------------------------------------------------
 // words: what the model brings (above), or NULL: template_name is one of ours, or "auto": none is known, and `why` says
 // why. date: what a template is told is today. kwargs: JSON of more variables, or "". last: of what an assistant says,
-// only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
+// only the last answer is trained on. fields: names of keys (records.h). pairs: prompts and completions are
 // messages. preferences: each record is one, and nothing else is read.
 struct ChatOptions {
   const char *template_name, *date, *why;

@@ -128,7 +128,8 @@ struct ChatForm {
   JinjaTemplate *tree[2];
   ChatForm *next;
 };
-// The parsed form of the options' words, or of this program's template that they name; NULL: neither. Main thread only.
+// The parsed schema of the options' words, or of this program's template that they name; NULL: neither. Main thread
+// only.
 static ChatForm *chat_form(const ChatOptions *o) {
   static ChatForm *all;
   const char *ours = o->words ? NULL : chat_template_text(o->template_name);

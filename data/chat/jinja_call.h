@@ -2,7 +2,7 @@
 // functions that transformers gives to templates. Each is a row of a table: its name, its parameters, what it does.
 //
 // Semantics are those of Python 3.11 and Jinja2 3.1 (jinja2/filters.py, jinja2/tests.py). What is in none of the tables
-// is not built in, and a template that names it is refused.
+// is not built in, and a template that names it is rejected.
 #pragma once
 #include "jinja_value.h"
 

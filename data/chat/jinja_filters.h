@@ -6,7 +6,7 @@
 static const JinjaCallable *jinja_filter_named(const JinjaText *name);
 static const JinjaCallable *jinja_test_named(const JinjaText *name);
 
-// What `attribute` names of a value: members, with dots between them, or a number.
+// What `attribute` names of a value: keys, with dots between them, or a number.
 static JinjaValue jinja_path(Jinja *j, JinjaValue v, JinjaValue attribute) {
   if (attribute.type != J_STR) return jinja_member(j, v, attribute);
   const JinjaList *parts = jinja_split(j, attribute.s, jinja_words(j, "."), -1, false).l;
@@ -50,7 +50,7 @@ static JinjaValue jinja_extreme(Jinja *j, JinjaValue v, JinjaValue *a, int sign)
     if (sign * jinja_compare(j, jinja_key(j, l->v[i], a[1], a[0]), jinja_key(j, l->v[best], a[1], a[0])) > 0) best = i;
   return l->v[best];
 }
-// The first argument of a list; those behind it stay.
+// The first argument of a list; those after it stay.
 static JinjaValue jinja_shift(Jinja *j, JinjaList *l, const char *what) {
   if (!l->n) jinja_fail(j, JINJA_WRONG, "%s needs an argument", what);
   l->n--;

@@ -79,7 +79,7 @@ static JinjaValue jinja_unescape(Jinja *j, const char *s, size_t n) {
   return jinja_text_at(j, to, (size_t)(at - to));
 }
 static JinjaValue jinja_literal(Jinja *j, const char **at, const char *end) {
-  char text[136];                                // its digits, of which more than 100 are refused
+  char text[136];                                // its digits, of which more than 100 are rejected
   size_t n = 0;
   const char *s = *at;
   const bool based = *s == '0' && s + 1 < end && strchr("xXoObB", s[1]) && s[1];
@@ -108,7 +108,7 @@ static JinjaValue jinja_literal(Jinja *j, const char **at, const char *end) {
   if (n > 100 || (!real && errno)) jinja_fail(j, JINJA_UNKNOWN, "a number of that size is not built in");
   return real ? jinja_float(strtod(text, NULL)) : jinja_int(whole);
 }
-// The tokens of a tag, up to its end; returns where the text goes on.
+// The tokens of a tag, up to its end; returns where the text continues.
 static const char *jinja_lex_tag(JinjaParser *p, const char *s, const char *end, bool block) {
   static const char pairs[][4] = {"==E", "!=N", ">=G", "<=L", "//F", "**P"};
   Jinja *j = p->j;
@@ -148,7 +148,7 @@ static const char *jinja_lex_tag(JinjaParser *p, const char *s, const char *end,
     jinja_token(p, T_OPERATOR, {}, op ? op : (char)c);
   }
 }
-// Where a tag of this name alone ends that stands at s, {% raw %}; NULL: it is another. *next: behind what it trims.
+// Where a tag of this name alone ends that stands at s, {% raw %}; NULL: it is another. *next: after what it trims.
 static const char *jinja_word_tag(const char *s, const char *end, const char *word, const char **next) {
   const size_t n = strlen(word);
   if (s + 2 >= end || s[0] != '{' || s[1] != '%') return NULL;
@@ -252,7 +252,7 @@ static JinjaNode *jinja_node(JinjaParser *p, JinjaKind kind, JinjaNode *a = NULL
 }
 static JinjaNode *jinja_expression(JinjaParser *p, bool conditional = true);
 static JinjaNode *jinja_unary(JinjaParser *p, bool filters = true);
-// Items up to `close`, each by `item`, with commas between them and behind them.
+// Items up to `close`, each by `item`, with commas between them and after them.
 static JinjaNode *jinja_items_until(JinjaParser *p, char close, JinjaNode *(*item)(JinjaParser *p)) {
   JinjaNode *first = NULL, **last = &first;
   for (; !jinja_skip(p, close); last = &(*last)->next) {
@@ -347,7 +347,7 @@ static JinjaNode *jinja_postfix(JinjaParser *p, JinjaNode *n) {
     if (jinja_skip(p, '.')) {
       const JinjaToken *t = jinja_next(p);
       const bool number = t->type == T_VALUE && t->value.type == J_INT;
-      if (t->type != T_NAME && !number) jinja_fail(p->j, JINJA_WRONG, "expected a name or number behind '.'");
+      if (t->type != T_NAME && !number) jinja_fail(p->j, JINJA_WRONG, "expected a name or number after '.'");
       n = number ? jinja_node(p, N_ITEM, n, jinja_constant(p, t->value)) : jinja_node(p, N_ATTRIBUTE, n);
       if (!number) n->value = t->value;
     } else if (jinja_skip(p, '[')) {
@@ -372,7 +372,7 @@ static void jinja_callable(JinjaParser *p, JinjaNode *n) {
   n->value = jinja_text_value(name);
   if (!n->call && !p->branches) jinja_fail_named(p->j, n);
 }
-// The filters behind a |, the first of which stands there already if `inside`.
+// The filters after a |, the first of which stands there already if `inside`.
 static JinjaNode *jinja_filter_chain(JinjaParser *p, JinjaNode *n, bool inside = false) {
   while (inside || jinja_skip(p, '|')) {
     inside = false;
@@ -462,7 +462,7 @@ static JinjaNode *jinja_expression(JinjaParser *p, bool conditional) {
 
 // ---- statements
 static JinjaNode *jinja_body(JinjaParser *p, const char *end, const char *other = NULL, const char *third = NULL);
-// The body of a statement and its end's tag, behind which the parser then is.
+// The body of a statement and its end's tag, after which the parser then is.
 static JinjaNode *jinja_body_of(JinjaParser *p, const char *end) {
   JinjaNode *n = jinja_body(p, end);
   jinja_next(p);

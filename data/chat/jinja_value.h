@@ -2,7 +2,7 @@
 // compares and slices them.
 //
 // Values do not change once they are made, as in jinja2's ImmutableSandboxedEnvironment; a namespace's members do. An
-// error of a template ends its rendering: jinja_fail jumps back to where that began, so nothing here owns memory
+// error of a template ends its rendering: jinja_fail jumps back to where that started, so nothing here owns memory
 // beyond the arena. Texts are UTF-8; positions in them count characters, as in Python.
 #pragma once
 #include "chat.h"
@@ -46,7 +46,7 @@ struct JinjaMethod { JinjaValue self; const struct JinjaCallable *call; };
 enum { JINJA_STEPS = 20000000, JINJA_DEPTH = 300, JINJA_ITEMS_MAX = 100000 };
 enum : size_t { JINJA_BYTES = (size_t)512 << 20, JINJA_CHUNK = 1 << 16 };
 struct JinjaChunk { JinjaChunk *next; size_t bytes, used; };
-// One rendering after another, on one thread. out: what is written; captured: where the outermost part of it begins
+// One rendering after another, on one thread. out: what is written; captured: where the outermost part of it starts
 // that becomes a value. spans: of {% generation %}, from and to in `out`.
 struct Jinja {
   JinjaChunk *chunks;
@@ -226,7 +226,7 @@ static bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b) {
   j->depth--;
   return equal;
 }
-// Less than, equal or greater than 0: a before, beside or behind b.
+// Less than, equal or greater than 0: a before, beside or after b.
 static int jinja_compare(Jinja *j, JinjaValue a, JinjaValue b) {
   jinja_step(j);
   if (jinja_is_whole(a) && jinja_is_whole(b))
@@ -282,7 +282,7 @@ static size_t jinja_length(Jinja *j, JinjaValue v) {
     jinja_fail(j, JINJA_WRONG, "%s has no length", jinja_type(v));
   return v.l->n;
 }
-// Where character `at` begins.
+// Where character `at` starts.
 static size_t jinja_byte(const JinjaText *s, size_t at) {
   if (s->chars == s->n) return at;
   size_t i = 0;

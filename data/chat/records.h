@@ -1,7 +1,7 @@
-// records.h: converts a record in one of the common dataset schemas ("forms") to what conversations.h renders; and file
-// formats that hold records ("containers") to lines of JSON.
+// records.h: converts a record in one of the common dataset schemas ("schemas") to what conversations.h renders; and
+// file formats that hold records ("file formats") to lines of JSON.
 //
-//   form        keys of a record                                                becomes
+//   schema      keys of a record                                                becomes
 //   messages    messages: [{role, content}, ...]                                messages
 //   ShareGPT    conversations (or conversation, items): [{from, value}]; system messages
 //   Alpaca      instruction, output                                             messages
@@ -10,13 +10,14 @@
 //   response    prompt, response                                                messages
 //   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
 //               prompt, completion: [{role, content}, ...]                      messages
-//   text        text                                                            as it is, where no other form fits
-//   preference  chosen, rejected: TEXT, a message or messages, after the prompt of any form above, or after the common
+//   text        text                                                            as it is, where no other schema fits
+//   preference  chosen, rejected: TEXT, a message or messages, after the prompt of any schema above, or after the
+//               common
 //               start of the two                                                two records (record_answer)
 //
 // Alpaca, Dolly, question and response records may also have input or context, which goes below the question, a system
 // message, and history, [[question, answer], ...], which goes before it. The option --fields gives other names of these
-// keys (prompt=q,completion=a). A record that fits two forms is an error unless --fields names the keys of one.
+// keys (prompt=q,completion=a). A record that fits two schemas is an error unless --fields names the keys of one.
 //
 // Tool calls, in OpenAI's format or as messages with the roles function_call and observation, become a message's
 // tool_calls, [{name, arguments, text, call}]. text: the arguments if they were a string of JSON; call: the call in
@@ -49,7 +50,7 @@ static inline void record_free(ChatRecord *r) {
   free(r->unread);
 }
 
-// ---- members
+// ---- keys
 // The value with this key; else the one whose key differs only in case; else NULL.
 static inline const cJSON *record_find(const cJSON *json, const char *key) {
   const cJSON *near = NULL;
@@ -88,9 +89,9 @@ const char *record_fields_fault(const char *fields) {
     for (const char *n : record_names) known |= strlen(n) == name && !strncmp(n, at, name) ? bit : 0, bit <<= 1;
     if (at[name] != '=' || name + 1 >= all) return "is not NAME=MEMBER, with commas between several";
     if (!known)
-      return "names no member: choose from messages, conversations, role, content, from, value, system, instruction, "
+      return "names no key: choose from messages, conversations, role, content, from, value, system, instruction, "
              "input, output, history, context, response, question, answer, prompt, completion, text";
-    if (names & known) return "gives a member two names";
+    if (names & known) return "gives a key two names";
     names |= known;
   }
   return NULL;
@@ -138,7 +139,7 @@ bool record_is_single(const cJSON *json, Error *fault) {
     for (int i = 1; i < n; i++) if (!strcmp(names[i - 1], names[i])) twice = names[i];
     free(names);
   }
-  return !twice || record_fail(fault, "its member %.80s comes twice", twice);
+  return !twice || record_fail(fault, "its key %.80s comes twice", twice);
 }
 // Whether a value is empty: absent, null, an empty string, list or object, JSON of these in a string, or a list or
 // object of only these.
@@ -153,15 +154,15 @@ static inline bool record_is_nothing(const cJSON *x) {
   cJSON_ArrayForEach(in, x) if (!record_is_nothing(in)) return false;
   return true;
 }
-// Keys that would change the loss mask but that no form reads, and what the user should do instead. A message may have
-// the keys of the first three rows.
+// Keys that would change the loss mask but that no schema reads, and what the user should do instead. A message may
+// have the keys of the first three rows.
 static const struct { const char *names[7], *instead; } record_meanings[] = {
     {{"weight", "loss_weight", "weights", "sample_weight"}, "give answers \"weight\" 0 or 1"},
     {{"train"}, "give answers \"train\" true or false"}, {{"masked"}, "give answers \"masked\" true or false"},
     {{"label", "labels", "kto_tag"},
      "keep the records that are good, without it, or make preferences of them for --loss dpo"},
     {{"images", "image", "videos", "video", "audios", "audio"}, "text alone is trained on"},
-    {{"chosen", "rejected"}, "--fields names the members of one form"},
+    {{"chosen", "rejected"}, "--fields names the keys of one schema"},
     {{"rejected_response", "rejected_messages"}, "--fields gives rejected this name, for --loss dpo"},
     {{"tools", "functions", "system"}, "--pairs chat makes messages of texts, which have it"}};
 enum { RECORD_MEANINGS = sizeof record_meanings / sizeof *record_meanings, RECORD_OF_MESSAGES = 3 };
@@ -184,7 +185,7 @@ static inline bool record_counts(const cJSON *x, int meaning) {
   if (meaning >= RECORD_OF_MESSAGES) return false;
   return text ? !strcasecmp(text, meaning == 1 ? "true" : "false") : meaning == 1 ? cJSON_IsTrue(x) : cJSON_IsFalse(x);
 }
-// Refuses a member that changes what a record, or a message, means and is not read.
+// Rejects a key that changes what a record, or a message, means and is not read.
 static inline bool record_check_member(const cJSON *x, bool message, Error *fault) {
   const int i = record_meaning(x->string);
   if (i == RECORD_MEANINGS || (message && i < RECORD_OF_MESSAGES) || record_is_nothing(x) || record_counts(x, i))
@@ -193,8 +194,8 @@ static inline bool record_check_member(const cJSON *x, bool message, Error *faul
                                     : "it has %s, which changes what it means and is not read: %s", x->string,
                      record_meanings[i].instead);
 }
-// What a record has beside the members that were read: refused if it changes what they mean, else noted in `unread`,
-// names that are each ended by a zero. apart: chosen and rejected are another form, which fields did not choose.
+// What a record has beside the keys that were read: rejected if it changes what they mean, else noted in `unread`,
+// names that are each ended by a zero. apart: chosen and rejected are another schema, which fields did not choose.
 static inline const cJSON *record_use(RecordUsed *u, const cJSON *x) {
   if (x) u->of[u->count++] = x;
   return x;
@@ -208,7 +209,7 @@ static inline bool record_beside_form(const cJSON *json, const RecordUsed *used,
     for (int i = 0; i < used->count && !read; i++) {
       read = used->of[i] == x;
       if (!read && !strcasecmp(used->of[i]->string, x->string))
-        return record_fail(fault, "its member %.80s comes twice, as %.80s too", used->of[i]->string, x->string);
+        return record_fail(fault, "its key %.80s comes twice, as %.80s too", used->of[i]->string, x->string);
     }
     if (read || record_is_nothing(x)) continue;
     const bool other = apart && (!strcasecmp(x->string, "chosen") || !strcasecmp(x->string, "rejected"));
@@ -233,7 +234,7 @@ void records_seen_add(RecordsSeen *to, const char *unread, uint64_t fields) {
 bool record_unread_say(const RecordUnread *u, char *line, size_t bytes) {
   line[0] = 0;
   for (int i = 0; i < u->names; i++)
-    text_add(line, bytes, "%s%.60s (%lld)", i ? ", " : "members that are not read, and of how many records: ",
+    text_add(line, bytes, "%s%.60s (%lld)", i ? ", " : "keys that are not read, and of how many records: ",
              u->of[i].name, (long long)u->of[i].records);
   if (u->more) text_add(line, bytes, " and others");
   return u->names;
@@ -281,7 +282,7 @@ static inline char *record_content(const cJSON *x) {
   }
   return all;
 }
-// Whether a member says nothing: absent, null, or empty.
+// Whether a key says nothing: absent, null, or empty.
 static inline bool record_is_empty(const cJSON *x) {
   return !x || cJSON_IsNull(x) || ((cJSON_IsArray(x) || cJSON_IsObject(x)) && !x->child) ||
          (cJSON_IsString(x) && (!x->valuestring[0] || !strcmp(x->valuestring, "[]")));
@@ -344,13 +345,13 @@ static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, Err
   }
   return ok || record_fail(fault, "its tools are no list of objects, and no text with the JSON of one");
 }
-// A member of a message that templates or masks read, under their spelling; any other is itself.
+// A key of a message that templates or masks read, under their spelling; any other is itself.
 static inline const char *record_spelled(const char *name) {
   for (const char *own : {"weight", "loss_weight", "train", "masked", "reasoning_content", "reasoning", "thinking"})
     if (!strcasecmp(name, own)) return own;
   return name;
 }
-// Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
+// Adds the messages of a list: role and content, or from and value, under the names that fields give; other keys
 // stay, but for null, as tables have where there is none. False: one is none.
 static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, Error *fault) {
   const cJSON *m, *x;
@@ -405,7 +406,7 @@ static inline const char *record_first(const cJSON *list, const char *fields) {
 }
 
 // ---- forms
-// A member that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
+// A key that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
 static inline bool record_optional(ChatRecord *r, const cJSON *json, const char *fields, const char *name,
                                    const char **text, Error *fault) {
   const cJSON *x = record_use(&r->used, record_member(json, fields, name));
@@ -466,19 +467,19 @@ const RecordForm *record_form(const cJSON *json, const char *fields, Error *faul
     if (!fits && (a || b) && f.second && !near) near = &f;
     if (!fits || !list) continue;
     if (given && !named) named = &f;
-    if (found && f.kind == FORM_TEXT) continue;                // beside another form it is that, rendered
+    if (found && f.kind == FORM_TEXT) continue;                // beside another schema it is that, rendered
     two = two || found;
     if (found && (found->kind == FORM_PREFERENCE || f.kind == FORM_PREFERENCE))
       record_fail(fault, "it is a preference (chosen and rejected) beside %s: --loss dpo trains on it; --fields names "
-                  "the members of the other form to train on that alone, such as messages=messages",
+                  "the keys of the other schema to train on that alone, such as messages=messages",
                   found->kind == FORM_PREFERENCE ? f.name : found->name);
     else if (found)
-      record_fail(fault, "it has two forms, %s and %s: name the members of one by --fields, such as messages=messages",
+      record_fail(fault, "it has two schemas, %s and %s: name the keys of one by --fields, such as messages=messages",
                   found->name, f.name);
     else found = &f;
   }
   if (several) *several = two && !named;
-  if (!cJSON_IsObject(json)) { record_fail(fault, "it is no object with members"); return NULL; }
+  if (!cJSON_IsObject(json)) { record_fail(fault, "it is no object with keys"); return NULL; }
   if (named) { fault->text[0] = 0; return named; }
   if (two) return NULL;
   if (!found) {
@@ -486,9 +487,9 @@ const RecordForm *record_form(const cJSON *json, const char *fields, Error *faul
     const cJSON *x;
     cJSON_ArrayForEach(x, json)
       if (x->string) text_add(keys, sizeof keys, "%s%s", keys[0] ? ", " : "", x->string);
-    fail(fault, "it has no form that is known; its members: %.90s; --fields tells their names", keys);
+    fail(fault, "it has no known schema; its keys: %.90s; --fields tells their names", keys);
     if (near)
-      fail(fault, "it has no form that is known: nearest is %s, with %s and %s; its members: %.80s; --fields tells "
+      fail(fault, "it has no known schema: nearest is %s, with %s and %s; its keys: %.80s; --fields tells "
            "other names", near->name, near->first, near->second, keys);
   }
   return found;
@@ -502,7 +503,7 @@ static inline bool record_asks_once(const cJSON *json, const char *fields, Error
     for (const char *name : row) {
       bool given = false;
       const cJSON *x = name ? record_member(json, fields, name, &given) : NULL;
-      if (given) break;                          // the others are other members
+      if (given) break;                          // the others are other keys
       if (record_is_nothing(x)) continue;
       if (first && !cJSON_Compare(first, x, 1))
         return record_fail(fault, "it has both %.60s and %.60s: --fields tells which one is meant, such as "
@@ -608,7 +609,7 @@ static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJ
   cJSON_Delete(theirs);
   return ok;
 }
-// Reads one answer of a preference as the record that it would be alone. Answers that are lists beginning with a
+// Reads one answer of a preference as the record that it would be alone. Answers that are lists starting with a
 // question or a system message are whole conversations. Else what stands before them is in prompt (a text, or
 // messages), in messages, conversations or conversation, or is asked as instruction or question; of two texts it may be
 // what both have in common. False: `fault`. To be freed in any case.
@@ -650,7 +651,7 @@ static inline bool record_answer_read(ChatRecord *r, const cJSON *json, const ch
   const bool whole = cJSON_IsArray(mine) && strcmp(record_first(mine, fields), "assistant");
   if (*system && strcmp(record_first(whole ? mine : before, fields), "system")) record_add(r->made, "system", system);
   if (whole && before && before == record_member(json, fields, "prompt"))
-    return record_fail(fault, "it has messages as its prompt, and answers that begin with a question themselves");
+    return record_fail(fault, "it has messages as its prompt, and answers that start with a question themselves");
   if (whole) return record_common_list(r, mine, other, fields, fault);
   if (before && !record_add_list(r->made, before, fields, fault)) return false;
   if (!before && prompt) record_add(r->made, "user", prompt);
@@ -666,7 +667,7 @@ static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *f
          record_beside_form(json, &r->used, false, notes && !rejected ? &r->unread : NULL, fault);
 }
 
-// ---- containers
+// ---- file formats
 bool records_of_json(RecordLines *s, uint8_t *p, size_t n) {
   for (uint8_t *const end = p + n; p < end; p++) {
     const uint8_t c = *p;
@@ -698,7 +699,7 @@ static inline void table_put(ValueTable *t, const void *p, size_t n) {
   memcpy(t->out + t->bytes, p, n);
   t->bytes += n;
 }
-// A value begins: the name of its column; in the first row it is one.
+// A value starts: the name of its column; in the first row it is one.
 static inline bool table_begin(ValueTable *t, Error *fault) {
   t->begun = true;
   if (t->row == 1) return true;
@@ -752,7 +753,7 @@ bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, Erro
   if (!t->row) t->row = 1, strcpy(t->words, "1"), p += n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3) ? 3 : 0;
   while (p < end) {
     const uint8_t *from = p;
-    if (t->waits && t->quoted && !t->closed) {   // behind a quotation mark
+    if (t->waits && t->quoted && !t->closed) {   // after a quotation mark
       t->waits = false, t->closed = *p != '"';
       if (!t->closed && !table_chars(t, p++, 1, fault)) return false;
     } else if (t->quoted && !t->closed) {
@@ -764,8 +765,8 @@ bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, Erro
       t->ended = p[-1] == '\n';
     } else if (*p == '\r') t->waits = true, p++;
     else if (t->closed || t->waits)
-      return record_fail(fault, t->quoted ? "row %s has more behind the \" that ends a value; a value with \" in it is "
-                         "quoted whole, with \"\" for each" : "row %s has a line's end that is no newline", t->words);
+      return record_fail(fault, t->quoted ? "row %s has more after the \" that ends a value; a value with \" in it is "
+                         "quoted whole, with \"\" for each" : "row %s has a line break that is no newline", t->words);
     else if (*p == '"' && !t->filled) t->quoted = true, t->ended = false, p++;
     else {
       while (p < end && *p != t->separator && *p != '\n' && *p != '\r') p++;

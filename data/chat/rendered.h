@@ -88,7 +88,7 @@ static JinjaValue chat_message_with(Jinja *j, JinjaValue m, const char *content,
   return v;
 }
 static bool chat_rendered_fault(const JinjaFault *f, Error *fault) {
-  return f->kind == JINJA_RAISED ? fail(fault, "the chat template refuses it: %.200s", f->text)
+  return f->kind == JINJA_RAISED ? fail(fault, "the chat template rejects it: %.200s", f->text)
                                  : fail(fault, "the chat template fails at line %d: %.200s", f->line, f->text);
 }
 // Sets a template's variables for a conversation. False: r->fault. Call chat_render_close in either case.

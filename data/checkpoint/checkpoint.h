@@ -37,7 +37,7 @@ struct StoreRequest {
 // Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
 // reason in store_result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
 bool store_save_begin(Store *s, TensorMap *map, StoreRequest request);
-// How the last save went, on every rank. One that fails before it begins is the caller's to note there.
+// How the last save went, on every rank. One that fails before it starts is the caller's to note there.
 StoreRecord *store_result(Store *s);
 double store_ended_ms(const Store *s);           // when that was known
 // Advances the save in flight without waiting. Returns true once there is none. Every rank must keep calling it; it may
@@ -52,7 +52,7 @@ bool store_progress(const Store *s, int64_t *done, int64_t *total);
 void store_cancel(Store *s);
 // Bytes of all ranks that are read so far, on rank 0; NULL: not asked for.
 typedef void (*LoadProgress)(int64_t done, int64_t total);
-// Loads the weights that rank 0 has mapped (or `error`, which ends all ranks), and frees the map. Rows behind those
+// Loads the weights that rank 0 has mapped (or `error`, which ends all ranks), and frees the map. Rows after those
 // that a file has of a matrix become their mean. Afterwards call fsdp_publish and fsdp_step_end. Collective; what
 // cannot be read ends all ranks.
 void store_load_weights(Store *s, TensorMap *map, Error *error, LoadProgress progress);
@@ -98,7 +98,7 @@ struct CheckpointState {
 // The validation loss of a checkpoint's last evaluation, the lowest one of the run, and the step of the evaluation.
 // INFINITY, -1: not known. best: its validation loss is the run's lowest so far.
 struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
-// Writes the first part of trainer.json, when the save begins. It ends inside the object.
+// Writes the first part of trainer.json, when the save starts. It ends inside the object.
 void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q);
 // Writes the second part of trainer.json, when all tensors are written.
 void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
@@ -124,7 +124,7 @@ struct Listed { char name[32]; int64_t serial; bool best; };
 Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t damaged_bytes);
 // Removes a checkpoint: first its name, atomically, then its files.
 bool checkpoint_remove(const char *directory, const char *name);
-// Removes what interrupted saves and removals left: names that begin with one of `starts`, followed by digits or a
+// Removes what interrupted saves and removals left: names that start with one of `starts`, followed by digits or a
 // checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};

@@ -162,7 +162,7 @@ static bool json_real(const cJSON *o, const char *key, double *to) {
   *to = cJSON_IsNull(v) ? INFINITY : v->valuedouble;
   return true;
 }
-// Digits as "%08x" writes them; another spelling of the same number is refused.
+// Digits as "%08x" writes them; another spelling of the same number is rejected.
 static bool hex_32(const char *digits, uint32_t *to) {
   *to = 0;
   for (int i = 0; i < 8; i++) {

@@ -58,7 +58,7 @@ struct Store {
 };
 
 // ================================================================================================ 1 chunks
-// Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
+// Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows are back to back.
 struct FileSpan { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
 // A chunk: numel elements of a parameter's state. They start at element in_run of the run that this rank holds and at
@@ -794,14 +794,14 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error
   int other = 0;
   const FileSeen seen = store_look(s, &l, &other);
   // Without checksums another file would be read as if it were rank 0's.
-  const bool refused = seen == FILE_OTHER && !l.checksums && rank;
-  if (refused)
+  const bool rejected = seen == FILE_OTHER && !l.checksums && rank;
+  if (rejected)
     store_fail(&r, "%.250s here is not the file that rank 0 reads under this path: its size, its header or its tensors "
                "differ; copy it again", map->path[other]);
-  l.direct = refused || seen == FILE_SAME || !rank || fsdp_hosts(s->f) == 1;
+  l.direct = rejected || seen == FILE_SAME || !rank || fsdp_hosts(s->f) == 1;
   int asks = !l.direct, asking = 0;
   MPI_Allreduce(&asks, &asking, 1, MPI_INT, MPI_SUM, s->comm);
-  if (l.direct && !refused) store_open_files(&l, &r);
+  if (l.direct && !rejected) store_open_files(&l, &r);
   l.bytes_total = store_own_bytes(s->f, map, states);
   ChunkCursor c = {};
   for (Chunk k; !r.failed && chunk_next(s->f, map, states, &c, &k); l.bytes_done += span_bytes(&k.span)) {
@@ -868,7 +868,7 @@ static void store_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *pla
   agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
 }
-// Rows behind those that a file has of parameter p become their mean. Collective.
+// Rows after those that a file has of parameter p become their mean. Collective.
 static void store_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   const TensorPlace *place = tensor_place(map, 0, p);
   const Param *q = fsdp_param(f, p);

@@ -10,7 +10,7 @@ const char *file_type_words(mode_t mode) {
          S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "a special file";
 }
 
-// First bytes that no text, token file, tokenizer or model of ours begins with.
+// First bytes that no text, token file, tokenizer or model of ours starts with.
 struct FileKind { int at, bytes; const char *magic, *words; };
 static const FileKind file_kinds[] = {
     {0, 23, "version https://git-lfs", "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "

@@ -1,5 +1,5 @@
-// files.h: the door of data/files/: files. All that this program makes is made by file_*, and nothing else is written
-// over. What readers of data share is here, too: mapped files, hashes, the header of a GGUF.
+// files.h: public header of data/files/: files. All that this program makes is made by file_*, and nothing else is
+// written over. What readers of data share is here, too: mapped files, hashes, the header of a GGUF.
 #pragma once
 #include "kernels/device.h"
 #include "watch/watch.h"
@@ -8,8 +8,8 @@
 // ---- file_kinds.h ---------------------------------------------------------------------------------------------------
 // What a path is if it is not a regular file; NULL: a regular file.
 const char *file_type_words(mode_t mode);
-enum { FILE_FOREIGN_BYTES = 512 };                // file_foreign needs no more of a file's beginning
-// What a file that begins with the `n` bytes at `p` is, and what to do, to end a sentence "FILE is ...". NULL: it is
+enum { FILE_FOREIGN_BYTES = 512 };                // file_foreign needs no more of a file's start
+// What a file that starts with the `n` bytes at `p` is, and what to do, to end a sentence "FILE is ...". NULL: it is
 // none of these kinds.
 const char *file_foreign(const void *p, size_t n);
 
@@ -18,7 +18,7 @@ static const uint64_t DATA_GOLDEN = 0x9e3779b97f4a7c15u;
 enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
 // SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
 uint64_t data_mix(uint64_t x);
-// A hash of bytes; that of one text goes on from `seed`, the hash of another. Each piece that is read is progress.
+// A hash of bytes; that of one text continues from `seed`, the hash of another. Each piece that is read is progress.
 uint64_t data_hash(uint64_t seed, const void *data, size_t bytes);
 static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(key + (i + 1) * DATA_GOLDEN); }
 // The key of stream `stream` of a seed. Streams and seeds may be small consecutive numbers.
@@ -98,14 +98,14 @@ bool file_is_foreign(const char *path, const char *mark, bool begins);
 
 // ---- mapped.h -------------------------------------------------------------------------------------------------------
 // Lines, each ended by '\n', that the user should see; often none.
-struct DataNotices { char text[4096]; };
+struct DataWarnings { char text[4096]; };
 enum { DATA_PATH_BYTES = 1024 };
 // Whether a name ends so.
 bool name_ends(const char *name, const char *end);
 // Prints into out; false when it does not fit.
 __attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt, ...);
 // Adds a line; one that does not fit any more is left out.
-__attribute__((format(printf, 2, 3))) void data_notice(DataNotices *d, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) void data_warning(DataWarnings *d, const char *fmt, ...);
 // Memory of malloc; the rank ends where there is none.
 void *data_alloc(size_t count, size_t each_bytes);
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
@@ -115,7 +115,7 @@ void *data_map(const char *path, size_t *bytes, Error *e);
 void data_unmap(void *p, size_t bytes);
 // The path of what is mapped at an address, for the handler of a SIGBUS: a file became shorter. NULL: nothing is.
 const char *data_mapped_path(const void *at);
-// For qsort of names. What stands behind the last slash of a path.
+// For qsort of names. What stands after the last slash of a path.
 int name_order(const void *a, const void *b);
 const char *path_base(const char *path);
 // Joins directory and name; a path that does not fit ends the program.
@@ -134,11 +134,11 @@ enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY,
 struct FileForm { DataContainer container; char keys[160]; };
 // A member, or column, that holds a conversation.
 bool form_is_chat_key(const char *key);
-// Whether a name ends so, with .gz or .zst behind it or not.
+// Whether a name ends so, with .gz or .zst after it or not.
 bool form_name_ends(const char *name, const char *end);
 // Whether a name says that what is inside is text, whatever it looks like.
 bool form_name_is_text(const char *name);
-// What the file is that has this name and begins with the `n` bytes at `p`.
+// What the file is that has this name and starts with the `n` bytes at `p`.
 FileForm form_of(const char *name, const uint8_t *p, size_t n);
 // False: a file is not text, and e says what to do with it.
 bool form_check(const FileForm *f, const char *path, Error *e);

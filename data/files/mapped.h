@@ -1,4 +1,4 @@
-// mapped.h: what readers of data share: notices, files that are mapped, and the sorted names in a directory.
+// mapped.h: what readers of data share: warnings, files that are mapped, and the sorted names in a directory.
 #pragma once
 #include <dirent.h>
 #include <limits.h>
@@ -15,7 +15,7 @@ bool data_format(char *out, size_t out_bytes, const char *fmt,
   return n >= 0 && (size_t)n < out_bytes;
 }
 
-void data_notice(DataNotices *d, const char *fmt, ...) {
+void data_warning(DataWarnings *d, const char *fmt, ...) {
   const size_t n = strlen(d->text);
   va_list ap;
   va_start(ap, fmt);

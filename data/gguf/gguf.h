@@ -1,4 +1,4 @@
-// gguf.h: the door of data/gguf/: the header of a GGUF, and the types of numbers that its tensors have.
+// gguf.h: public header of data/gguf/: the header of a GGUF, and the types of numbers that its tensors have.
 #pragma once
 #include "data/files/files.h"
 #include "kernels/ops.h"
@@ -31,14 +31,14 @@ GgufText gguf_text_at(const GgufKey *k, uint64_t i);
 // A single text, malloc'ed; NULL: there is none of this name.
 char *gguf_string(const GgufFile *g, const char *name);
 void gguf_close(GgufFile *g);
-// Whether PATH is a file that begins as a GGUF does.
+// Whether PATH is a file that starts as a GGUF does.
 bool gguf_is(const char *path);
 // Reads the header of PATH, which gguf_is, a part of the file that grows until it is all there. False: one line in
 // `error`, and nothing is left open.
 bool gguf_open(GgufFile *g, const char *path, Error *error);
 // Item i of numbers; a float becomes the shortest decimal that is this float: 1e-05, not 9.99999974738e-06.
 double gguf_item(const GgufKey *k, uint64_t i);
-// The next of texts that lie one after the other, as in an array.
+// The next of texts that are one after the other, as in an array.
 GgufText gguf_next(const uint8_t **at);
 
 // ---- ggml_types.h ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 // (text, u32 dimensions, u64 of each with the fastest first, u32 type, u64 place from the data on); data, at a multiple
 // of general.alignment. A text is a u64 length and its bytes; an array a u32 type, a u64 count and its items.
 //
-// Files are not trusted: reading ends in a table in which every value lies inside the header, or in one line. Memory is
+// Files are not trusted: reading ends in a table in which every value is inside the header, or in one line. Memory is
 // a small multiple of the header's bytes, time is O(n log n).
 #pragma once
 #include "gguf.h"
@@ -52,7 +52,7 @@ static inline bool gguf_take_text(GgufReader *r, GgufText *t) {
   *t = GgufText{(const char *)r->at, (size_t)bytes};
   return gguf_step(r, bytes, 1);
 }
-// A name and the number behind it, over which the name's NUL is put.
+// A name and the number after it, over which the name's NUL is put.
 static inline bool gguf_take_name(GgufReader *r, const char **name, uint32_t *behind) {
   enum { MOST_BYTES = 200 };
   GgufText t;
@@ -64,7 +64,7 @@ static inline bool gguf_take_name(GgufReader *r, const char **name, uint32_t *be
   *name = t.at;
   return true;
 }
-// Puts one more behind `count` in an array whose room doubles.
+// Puts one more after `count` in an array whose room doubles.
 template <class T> static inline void gguf_put(T **array, int *count, T x) {
   const size_t n = (size_t)(*count)++;
   if (!(n & (n - 1)) && !(*array = (T *)realloc(*array, (n ? 2 * n : 1) * sizeof x)))

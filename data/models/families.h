@@ -132,7 +132,7 @@ enum { FAMILY_NAME_BYTES = 96 };
 // Whether models with a gated MLP, without one, or all models have a tensor.
 enum MlpTensors { IN_ANY_MLP, IN_GATED_MLP, IN_PLAIN_MLP };
 // ours: a tensor's name in this program, without "h.N."; theirs: its parts' names in transformers, without
-// "model.layers.N.". behind: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
+// "model.layers.N.". after: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
 struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; MlpTensors mlp; int behind = -1; };
 static const FamilyTensor family_tensors[] = {
     {"ln_1", {"input_layernorm"}, IN_ANY_MLP},
@@ -205,17 +205,17 @@ static inline bool family_sizes(const ImportConfig *c, const Family *family, Mod
   for (const ImportField &f : family_fields) if (!import_config_size(c, &f, m)) return false;
   const bool optional = family == &families[0] || family->nanochat;
   if (!m->n_kv_head && !optional && !cJSON_GetObjectItemCaseSensitive(c->root, "num_key_value_heads"))
-    return import_config_refuse(c, "num_key_value_heads is missing");
+    return import_config_reject(c, "num_key_value_heads is missing");
   if (!m->n_kv_head) m->n_kv_head = m->n_head;
   if (!m->head_size) m->head_size = family->head_size;
   if (m->n_head % m->n_kv_head)
-    return import_config_refuse(c, "num_key_value_heads %lld does not divide num_attention_heads %lld",
+    return import_config_reject(c, "num_key_value_heads %lld does not divide num_attention_heads %lld",
                                 (long long)m->n_kv_head, (long long)m->n_head);
   if (!m->head_size && m->n_embd % m->n_head)
-    return import_config_refuse(c, "num_attention_heads %lld does not divide hidden_size %lld", (long long)m->n_head,
+    return import_config_reject(c, "num_attention_heads %lld does not divide hidden_size %lld", (long long)m->n_head,
                                 (long long)m->n_embd);
   if (!m->head_size) m->head_size = m->n_embd / m->n_head;
-  if (m->head_size % 2) return import_config_refuse(c, "head_dim %lld is odd", (long long)m->head_size);
+  if (m->head_size % 2) return import_config_reject(c, "head_dim %lld is odd", (long long)m->head_size);
   return true;
 }
 // Reads the kind of RoPE scaling and its numbers from an object of config.json; keys that it lacks have transformers'
@@ -227,7 +227,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
   if (!strcmp(kind, "default")) return true;
   for (RopeKind k : {ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN}) if (!strcmp(kind, rope_kind_name(k))) s->kind = k;
   if (!s->kind)
-    return import_config_refuse(in, "rope_type is %s, only default, linear, llama3 and yarn are supported",
+    return import_config_reject(in, "rope_type is %s, only default, linear, llama3 and yarn are supported",
                                 *kind ? safetensors_quoted(kind).text : "not text");
   const bool waves = s->kind != ROPE_LINEAR, yarn = s->kind == ROPE_YARN;
   double original = yarn ? (double)m->n_positions : 0, mscale = 0, mscale_all = 0;
@@ -240,17 +240,17 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
                !import_config_number(in, "mscale_all_dim", 0, &mscale_all))) return false;
   s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
   if (!(s->factor > 0 && isfinite(s->factor)) || (waves && !(s->low > 0 && s->high > s->low && s->original)))
-    return import_config_refuse(in, "rope_type %s needs factor%s", kind, !waves ? "" : yarn ? ", beta_slow, beta_fast "
+    return import_config_reject(in, "rope_type %s needs factor%s", kind, !waves ? "" : yarn ? ", beta_slow, beta_fast "
                                 "above it, and original_max_position_embeddings" : ", low_freq_factor, "
                                 "high_freq_factor above it, and original_max_position_embeddings");
   if (!yarn) return true;
   if (!whole) s->kind = ROPE_YARN_EXACT;
   if (grows && !import_config_number(in, "llama_4_scaling_beta", 0, &s->growth)) return false;
-  if (!(s->growth >= 0 && s->growth <= 1e6)) return import_config_refuse(in, "llama_4_scaling_beta is %g", s->growth);
+  if (!(s->growth >= 0 && s->growth <= 1e6)) return import_config_reject(in, "llama_4_scaling_beta is %g", s->growth);
   const double wider = s->factor > 1 ? 0.1 * log(s->factor) : 0;
   const double usual = mscale != 0 && mscale_all != 0 ? (1 + wider * mscale) / (1 + wider * mscale_all) : 1 + wider;
   return import_config_number(in, "attention_factor", usual, &s->attention) &&
-         ((s->attention > 0 && s->attention <= 1e6) || import_config_refuse(in, "attention_factor is %g",
+         ((s->attention > 0 && s->attention <= 1e6) || import_config_reject(in, "attention_factor is %g",
                                                                              s->attention));
 }
 // Reads RoPE's base and scaling for some of the layers from the object `from`. theta: the base if it has none.
@@ -259,12 +259,12 @@ static inline bool family_rope_of(const ImportConfig *c, const Family *f, const 
   double partial = 1;
   const ImportConfig in = {from, c->path, c->error};
   *to = theta;
-  if (from && !cJSON_IsObject(from)) return import_config_refuse(c, "rope_parameters or rope_scaling is no object");
+  if (from && !cJSON_IsObject(from)) return import_config_reject(c, "rope_parameters or rope_scaling is no object");
   if (from && !import_config_number(&in, "rope_theta", theta, to)) return false;
   if (from && !import_config_number(&in, "partial_rotary_factor", partial, &partial)) return false;
   if (!import_config_number(c, "partial_rotary_factor", partial, &partial)) return false;
-  if (partial != 1) return import_config_refuse(c, "partial_rotary_factor is %g, only 1 is supported", partial);
-  if (!(*to >= 1 && *to <= 1e12)) return import_config_refuse(c, "rope_theta is %g, expected 1 to 1e12", *to);
+  if (partial != 1) return import_config_reject(c, "partial_rotary_factor is %g, only 1 is supported", partial);
+  if (!(*to >= 1 && *to <= 1e12)) return import_config_reject(c, "rope_theta is %g, expected 1 to 1e12", *to);
   return !from || family_rope_scaling(&in, family_grows(f), m, s);
 }
 // Reads RoPE's settings: transformers 5's rope_parameters, which may be by kind of layer, or rope_theta,
@@ -280,7 +280,7 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShap
   const cJSON *from = scaling && scaling->child ? scaling : parameters ? parameters : scaling, *member;
   bool kinds = false;
   cJSON_ArrayForEach(member, from) kinds = kinds || cJSON_IsObject(member);
-  if (kinds && !f->full_every) return import_config_refuse(c, "rope_parameters by kind of layer are not supported");
+  if (kinds && !f->full_every) return import_config_reject(c, "rope_parameters by kind of layer are not supported");
   if (kinds) slides = cJSON_GetObjectItemCaseSensitive(from, "sliding_attention");
   if (kinds) from = cJSON_GetObjectItemCaseSensitive(from, "full_attention");
   if (!family_rope_of(c, f, cJSON_IsNull(from) ? NULL : from, theta, m, &b->rope_theta, &b->rope_scaling)) return false;
@@ -288,7 +288,7 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShap
   if (!family_rope_of(c, f, cJSON_IsNull(slides) ? NULL : slides, local, m, &b->window_theta, &other)) return false;
   if (b->window_theta == b->rope_theta && !memcmp(&other, &b->rope_scaling, sizeof other)) b->window_theta = 0;
   if (b->window_theta > 0 && other.kind)
-    return import_config_refuse(c, "rope_parameters scale sliding_attention in another way than full_attention: only "
+    return import_config_reject(c, "rope_parameters scale sliding_attention in another way than full_attention: only "
                                 "the same, or none, is supported");
   return true;
 }
@@ -299,7 +299,7 @@ static inline bool family_skips(const ImportConfig *c, const Family *f, ModelSha
   if (!f->skips) return true;
   if (!import_config_number(c, "no_rope_layer_interval", interval, &interval)) return false;
   if (!(interval >= 1 && interval <= 1000 && interval == floor(interval)))
-    return import_config_refuse(c, "no_rope_layer_interval is %g, expected a whole number from 1 to 1000", interval);
+    return import_config_reject(c, "no_rope_layer_interval is %g, expected a whole number from 1 to 1000", interval);
   if (!import_config_get(c, "no_rope_layers", &list)) return false;
   int64_t every = (int64_t)interval, l = 0;
   const cJSON *x;
@@ -310,13 +310,13 @@ static inline bool family_skips(const ImportConfig *c, const Family *f, ModelSha
       l++;
     }
     if (cJSON_GetArraySize(list) != m->n_layer)
-      return import_config_refuse(c, "no_rope_layers has %d entries for %lld layers", cJSON_GetArraySize(list),
+      return import_config_reject(c, "no_rope_layers has %d entries for %lld layers", cJSON_GetArraySize(list),
                                   (long long)m->n_layer);
     l = 0;
     cJSON_ArrayForEach(x, list) {
       const bool turns = !(every && (l + 1) % every == 0);
       if (!cJSON_IsNumber(x) || (x->valuedouble != 0) != turns)
-        return import_config_refuse(c, "no_rope_layers does not leave out every %lld-th layer, as this program can",
+        return import_config_reject(c, "no_rope_layers does not leave out every %lld-th layer, as this program can",
                                     (long long)every);
       l++;
     }
@@ -330,9 +330,9 @@ static inline const char *family_layer_type(const cJSON *types, int l) {
   return type ? type : "";
 }
 // Reads which layers have a sliding window, and its length. If Architecture cannot express that, the model gets no
-// window and its positions end at the window's length, up to which a window has no effect; `notice` says so.
-static inline bool family_window(const ImportConfig *c, const Family *f, ModelShape *m, char *notice,
-                                 size_t notice_bytes) {
+// window and its positions end at the window's length, up to which a window has no effect; `warning` says so.
+static inline bool family_window(const ImportConfig *c, const Family *f, ModelShape *m, char *warning,
+                                 size_t warning_bytes) {
   const cJSON *types, *null = cJSON_GetObjectItemCaseSensitive(c->root, "sliding_window");
   bool asked = f->full_every || f->biasless, regular = true;     // Mistral's config has no such flag
   double window = 0, first = 0, full = (double)f->full_every;
@@ -344,11 +344,11 @@ static inline bool family_window(const ImportConfig *c, const Family *f, ModelSh
   for (int l = 0; types && l < cJSON_GetArraySize(types); l++) {
     const char *type = family_layer_type(types, l);
     if (strcmp(type, "full_attention") && strcmp(type, "sliding_attention"))
-      return import_config_refuse(c, "layer_types has %s, only full_attention and sliding_attention are supported",
+      return import_config_reject(c, "layer_types has %s, only full_attention and sliding_attention are supported",
                                   *type ? safetensors_quoted(type).text : "no text");
   }
   if (types && cJSON_GetArraySize(types) != m->n_layer)
-    return import_config_refuse(c, "layer_types has %d entries for %lld layers", cJSON_GetArraySize(types),
+    return import_config_reject(c, "layer_types has %d entries for %lld layers", cJSON_GetArraySize(types),
                                 (long long)m->n_layer);
   for (int64_t l = 0; l < m->n_layer; l++) {
     const bool slides = types ? family_layer_type(types, (int)l)[0] == 's'
@@ -362,25 +362,25 @@ static inline bool family_window(const ImportConfig *c, const Family *f, ModelSh
   if (none || (window >= (double)m->n_positions && !f->full_every)) m->block.window_theta = 0;
   if (none || (window >= (double)m->n_positions && !f->full_every)) return true;
   if (!(window >= 1 && window <= 1 << 24 && window == floor(window)))
-    return import_config_refuse(c, "sliding_window is %g, expected a whole number from 1 on", window);
+    return import_config_reject(c, "sliding_window is %g, expected a whole number from 1 on", window);
   if (f->windows && regular && (!every || family_lists_layers(f))) {
     m->block.window = (int64_t)window, m->block.window_skip = every;
     return true;
   }
   m->block.window_theta = 0;
-  if (f->full_every) return import_config_refuse(c, "layer_types is not every N-th layer full, as this program can");
+  if (f->full_every) return import_config_reject(c, "layer_types is not every N-th layer full, as this program can");
   m->n_positions = min64(m->n_positions, (int64_t)window);
-  snprintf(notice, notice_bytes, "positions end at the sliding window of %lld tokens: up to there all attend to all",
+  snprintf(warning, warning_bytes, "positions end at the sliding window of %lld tokens: up to there all attend to all",
            (long long)m->n_positions);
   return true;
 }
 // What would change the function that is computed, and no choice of the block can say.
-static inline bool family_refuses(const ImportConfig *c) {
+static inline bool family_rejects(const ImportConfig *c) {
   static const char *const off[] = {"rope_interleaved", "scale_embedding", "use_mrope", "use_bidirectional_attention"};
   for (const char *name : off) {
     bool value = false;
     if (!import_config_flag(c, name, false, &value)) return false;
-    if (value) return import_config_refuse(c, "%s is true, only false is supported", name);
+    if (value) return import_config_reject(c, "%s is true, only false is supported", name);
   }
   return import_config_quantized(c, true);
 }
@@ -393,7 +393,7 @@ static inline bool family_bias(const ImportConfig *c, const Family *f, Architect
   }
   if (!import_config_flag(c, "attention_bias", false, &attention) || !import_config_flag(c, "mlp_bias", false, &mlp))
     return false;
-  if (mlp && !attention) return import_config_refuse(c, "mlp_bias is true without attention_bias: not supported");
+  if (mlp && !attention) return import_config_reject(c, "mlp_bias is true without attention_bias: not supported");
   b->bias = mlp ? BIAS_ALL : attention ? BIAS_QKVO : BIAS_NONE;
   return true;
 }
@@ -406,8 +406,8 @@ static inline bool family_scores(const ImportConfig *c, const Family *f, ModelSh
   if (!f->gemma) return true;
   if (!import_config_number(c, "query_pre_attn_scalar", 256, &scale) ||
       !import_config_number(c, "attn_logit_softcapping", 0, &cap)) return false;
-  if (cap != 0) return import_config_refuse(c, "attn_logit_softcapping is %g, only null is supported", cap);
-  if (!(scale > 0 && scale <= 1e6)) return import_config_refuse(c, "query_pre_attn_scalar is %g", scale);
+  if (cap != 0) return import_config_reject(c, "attn_logit_softcapping is %g, only null is supported", cap);
+  if (!(scale > 0 && scale <= 1e6)) return import_config_reject(c, "query_pre_attn_scalar is %g", scale);
   m->block.attention_scale = scale == (double)m->head_size ? 0 : scale;
   return true;
 }
@@ -422,17 +422,17 @@ static inline bool family_config_read(const ImportConfig *c, const Family *f, Mo
   const char *want = family_act(f), *field = f->gemma ? "hidden_activation" : "hidden_act";
   if (!import_config_get(c, field, &act)) return false;
   if (act && (!cJSON_IsString(act) || strcmp(act->valuestring, want)))
-    return import_config_refuse(c, "%s is %s, only %s is supported", field,
+    return import_config_reject(c, "%s is %s, only %s is supported", field,
                                 cJSON_IsString(act) ? safetensors_quoted(act->valuestring).text : "not text", want);
   const double cap = cJSON_GetObjectItemCaseSensitive(c->root, "final_logit_softcapping") ? 0 : f->cap;
   if (family_caps(f) && !import_config_number(c, "final_logit_softcapping", cap, &b->logit_softcap)) return false;
   if (!(b->logit_softcap >= 0 && b->logit_softcap <= 1e6))
-    return import_config_refuse(c, "final_logit_softcapping is %g", b->logit_softcap);
+    return import_config_reject(c, "final_logit_softcapping is %g", b->logit_softcap);
   return import_config_number(c, "rms_norm_eps", f->eps, &b->norm_eps) &&
-         ((b->norm_eps >= 1e-12 && b->norm_eps <= 1) || import_config_refuse(c, "rms_norm_eps is %g", b->norm_eps)) &&
+         ((b->norm_eps >= 1e-12 && b->norm_eps <= 1) || import_config_reject(c, "rms_norm_eps is %g", b->norm_eps)) &&
          import_config_flag(c, "tie_word_embeddings", f->tied, &m->tied) && family_sizes(c, f, m) &&
          family_bias(c, f, b) && family_scores(c, f, m) && family_rope(c, f, m) && family_skips(c, f, m) &&
-         family_refuses(c);
+         family_rejects(c);
 }
 
 // ================================================================================================ config.json out

@@ -31,14 +31,14 @@ bool gguf_can(const ModelShape *s, Error *error) {
   const double scale = s->n_layer == 62 ? floor((double)s->n_embd / (double)s->n_head) : 0;
   REJECT(f && f->gemma && (b->attention_scale != scale || b->logit_softcap > 0 || !b->window), "--export_gguf: "
          "llama.cpp has Gemma 3 with windows, scores over the root of head_size, and no cap of logits: leave it out");
-  REJECT(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has a head of its own, this "
+  REJECT(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has an untied LM head, this "
          "model's is tied: leave it out");
   const RopeKind rope = s->block.rope_scaling.kind;
   const RopeScaling *yarn = &b->rope_scaling;    // other numbers are read of few architectures
   REJECT(rope == ROPE_YARN && (yarn->low != 1 || yarn->high != 32) && strcmp(gguf_architecture(s), "mistral3"),
          "--export_gguf: llama.cpp's yarn of %s has LOW 1 and HIGH 32, not %g and %g: leave it out",
          gguf_architecture(s), yarn->low, yarn->high);
-  REJECT(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, yarn_exact "
+  REJECT(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn starts and ends at whole dimensions, yarn_exact "
          "does not: leave it out");
   REJECT(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's scaling "
          "of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
@@ -216,7 +216,7 @@ static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64
 
 // ================================================================================================ tensors
 // One tensor of the file: rows [first, first + rows) of a parameter. permuted: rows of one half of a head and of the
-// other in turn, which is how llama.cpp turns pairs for architecture llama.
+// other in turn, which is how llama.cpp rotates pairs for architecture llama.
 struct GgufTensor { char name[64]; const Param *param; int64_t first, rows, cols, bytes, permuted; uint32_t ggml; };
 // Of a shape with adapters these alone, as NAME.lora_a and NAME.lora_b of the matrices that they are for.
 // Vectors, norms and positions stay fp32; rows that Q8_0 cannot cut into blocks become fp16.

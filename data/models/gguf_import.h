@@ -1,7 +1,7 @@
 // gguf_import.h: a GGUF file of GPT-2, Llama, Qwen 2 or Qwen 3 as what a Hugging Face directory is here: a set of files
 // with tensors, a config.json, and what was published beside them. Its tokenizer is data/tokenizer/'s to read.
 //
-// What would change the function that is computed, and no field of a config.json says, is refused by its key.
+// What would change the function that is computed, and no field of a config.json says, is rejected by its key.
 #pragma once
 #include "models.h"
 #include "families.h"
@@ -26,7 +26,7 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
     snprintf(to, 64, "%s%s%s", block, theirs, dot);
   }
 }
-// Whether the rows of both halves of a head lie in turn.
+// Whether the rows of both halves of a head alternate.
 static inline bool gguf_turns(const Family *f, const Param *p, int part) {
   return f && f->gguf && gguf_turns_pairs(f->gguf) && p->matrices == 3 && part < 2;
 }
@@ -57,14 +57,14 @@ static inline bool gguf_take_tensor(SafetensorsText *t, const GgufFile *g, const
   to->ndim = info->dims;
   for (int i = 0; i < info->dims; i++) to->shape[i] = info->shape[info->dims - 1 - i];
   if (info->at < 0 || info->at % g->alignment)
-    return safetensors_fail(t, "it lies at byte %lld of the data, no multiple of %lld: the file is damaged",
+    return safetensors_fail(t, "it is at byte %lld of the data, no multiple of %lld: the file is damaged",
                             (long long)info->at, (long long)g->alignment);
   if (type && type->values && info->shape[0] % type->values)
     return safetensors_fail(t, "its rows of %lld numbers are no whole blocks of %lld (%s)", (long long)info->shape[0],
                             (long long)type->values, type->name);
   int64_t rows = 1;
   for (int i = 1; i < info->dims; i++) rows *= info->shape[i];
-  to->bytes = type && type->values ? rows * ggml_row_bytes(type->id, info->shape[0]) : 0;      // refused when placed
+  to->bytes = type && type->values ? rows * ggml_row_bytes(type->id, info->shape[0]) : 0;      // rejected when placed
   if (info->at > g->file_bytes - g->data_at - to->bytes)
     return safetensors_fail(t, "it ends at byte %lld of the data, the file has %lld of them: it is cut short; fetch it "
                             "again", (long long)(info->at + to->bytes), (long long)(g->file_bytes - g->data_at));

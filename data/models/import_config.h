@@ -51,7 +51,7 @@ static inline bool import_settle(const ImportComplaints *c, const char *path, Er
 // A config.json being read.
 struct ImportConfig { const cJSON *root; const char *path; Error *error; };
 // Leaves the file's path and a reason in the error. Returns false.
-__attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
+__attribute__((format(printf, 2, 3))) static inline bool import_config_reject(const ImportConfig *c, const char *fmt,
                                                                               ...) {
   char why[1024];
   va_list ap;
@@ -68,7 +68,7 @@ static inline bool import_config_get(const ImportConfig *c, const char *name, co
   bool found = false;
   cJSON_ArrayForEach(x, c->root) {
     if (!x->string || strcmp(x->string, name)) continue;
-    if (found) return import_config_refuse(c, "%s appears twice", name);
+    if (found) return import_config_reject(c, "%s appears twice", name);
     found = true;
     *value = cJSON_IsNull(x) ? NULL : x;
   }
@@ -78,7 +78,7 @@ static inline bool import_config_get(const ImportConfig *c, const char *name, co
 static inline bool import_config_number(const ImportConfig *c, const char *name, double absent, double *value) {
   const cJSON *x;
   if (!import_config_get(c, name, &x)) return false;
-  if (x && !cJSON_IsNumber(x)) return import_config_refuse(c, "%s is not a number", name);
+  if (x && !cJSON_IsNumber(x)) return import_config_reject(c, "%s is not a number", name);
   *value = x ? x->valuedouble : absent;
   return true;
 }
@@ -90,7 +90,7 @@ static inline bool import_config_size(const ImportConfig *c, const ImportField *
   if (!import_config_number(c, f->name, 0, &value)) return false;
   const bool absent = !f->needed && value == 0;
   if (!absent && !(value >= 1 && value <= (double)f->highest && value == floor(value)))
-    return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f->name,
+    return import_config_reject(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f->name,
                                 value == 0 ? "missing or " : "", value, (long long)f->highest);
   *(int64_t *)((char *)m + f->offset) = (int64_t)value;
   return true;
@@ -99,7 +99,7 @@ static inline bool import_config_size(const ImportConfig *c, const ImportField *
 static inline bool import_config_flag(const ImportConfig *c, const char *name, bool absent, bool *value) {
   const cJSON *x;
   if (!import_config_get(c, name, &x)) return false;
-  if (x && !cJSON_IsBool(x)) return import_config_refuse(c, "%s is neither true nor false", name);
+  if (x && !cJSON_IsBool(x)) return import_config_reject(c, "%s is neither true nor false", name);
   *value = x ? cJSON_IsTrue(x) : absent;
   return true;
 }
@@ -117,7 +117,7 @@ static inline bool import_config_quantized(const ImportConfig *c, bool nf4) {
   const bool four = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(x, "load_in_4bit"));
   const bool bits = !strcmp(method, "bitsandbytes");
   if (nf4 && four && bits && !strcmp(type, "nf4") && !strcmp(storage, "uint8")) return true;
-  return import_config_refuse(c, "quantization_config says %s%s%s: of quantized weights bitsandbytes' in nf4, with "
+  return import_config_reject(c, "quantization_config says %s%s%s: of quantized weights bitsandbytes' in nf4, with "
                               "bytes of uint8, are read, of Llama's class and its like",
                               safetensors_quoted(method).text,
                               bits ? four ? " in 4 bits, " : " in 8 bits" : "",

@@ -86,7 +86,7 @@ static inline bool import_config_text(const ImportConfig *c, const char *name, c
   if (!import_config_get(c, name, &x)) return false;
   if (!x && absent) return true;
   if (cJSON_IsString(x) && (!strcmp(x->valuestring, known) || !strcmp(x->valuestring, known_2))) return true;
-  return import_config_refuse(c, "%s is %s, expected %s: this is not the GPT-2 that is computed here", name,
+  return import_config_reject(c, "%s is %s, expected %s: this is not the GPT-2 that is computed here", name,
                               cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : x ? "not text" : "missing",
                               known);
 }
@@ -101,45 +101,45 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
     bool value = f.value;
     if (!import_config_flag(c, f.name, f.value, &value)) return false;
     if (value != f.value)
-      return import_config_refuse(c, "%s is %s, only %s is supported", f.name, value ? "true" : "false",
+      return import_config_reject(c, "%s is %s, only %s is supported", f.name, value ? "true" : "false",
                                   f.value ? "true" : "false");
   }
   double epsilon = 0, inner = 0;
   if (!import_config_number(c, "layer_norm_epsilon", 1e-5, &epsilon)) return false;
   if (!(fabs(epsilon - 1e-5) < 1e-10))           // 1e-5 rounded to fp32 passes
-    return import_config_refuse(c, "layer_norm_epsilon is %g, only 1e-5 is supported", epsilon);
+    return import_config_reject(c, "layer_norm_epsilon is %g, only 1e-5 is supported", epsilon);
   const double wide = 4.0 * (double)m->n_embd;
   if (!import_config_number(c, "n_inner", wide, &inner)) return false;
   if (inner != wide)
-    return import_config_refuse(c, "n_inner is %.10g, only null or 4 n_embd = %.10g is supported", inner, wide);
+    return import_config_reject(c, "n_inner is %.10g, only null or 4 n_embd = %.10g is supported", inner, wide);
   return import_config_quantized(c, false);
 }
 
-// Reads dropout: this program has one rate, the file three; `notice` says so if these differ.
-static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *notice, size_t notice_bytes) {
+// Reads dropout: this program has one rate, the file three; `warning` says so if these differ.
+static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *warning, size_t warning_bytes) {
   static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
   double p[3] = {};
   for (int i = 0; i < 3; i++) {
     if (!import_config_number(c, names[i], 0.1, &p[i])) return false;
-    if (!(p[i] >= 0 && p[i] <= 0.99)) return import_config_refuse(c, "%s is %g, expected 0 to 0.99", names[i], p[i]);
+    if (!(p[i] >= 0 && p[i] <= 0.99)) return import_config_reject(c, "%s is %g, expected 0 to 0.99", names[i], p[i]);
   }
   *dropout = p[0];
   if (p[1] != p[0] || p[2] != p[0])
-    snprintf(notice, notice_bytes, "embd_pdrop %g and attn_pdrop %g are not resid_pdrop %g: dropout %g is used in all "
-             "three places", p[1], p[2], p[0], p[0]);
+    snprintf(warning, warning_bytes, "embd_pdrop %g and attn_pdrop %g are not resid_pdrop %g: dropout %g is used in "
+             "all three places", p[1], p[2], p[0], p[0]);
   return true;
 }
 
-// Modern architectures have dropout in attention only, and hardly any model uses it: `notice` says that it is ignored.
-static inline bool import_config_attention_dropout(const ImportConfig *c, char *notice, size_t notice_bytes) {
+// Modern architectures have dropout in attention only, and hardly any model uses it: `warning` says that it is ignored.
+static inline bool import_config_attention_dropout(const ImportConfig *c, char *warning, size_t warning_bytes) {
   double p = 0;
   if (!import_config_number(c, "attention_dropout", 0, &p)) return false;
   if (p != 0)
-    snprintf(notice, notice_bytes, "attention_dropout %g is not taken: --dropout (0) is for all three places", p);
+    snprintf(warning, warning_bytes, "attention_dropout %g is not taken: --dropout (0) is for all three places", p);
   return true;
 }
 
-// Fills s->shape and s->notice from the fields, once the file is known to be an object.
+// Fills s->shape and s->warning from the fields, once the file is known to be an object.
 static inline bool import_config_read(const ImportConfig *c, Import *s) {
   ModelShape *m = &s->shape;
   const cJSON *type;
@@ -147,10 +147,10 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
   if (s->family)
     return family_config_read(c, s->family, m) &&
-           import_config_attention_dropout(c, s->notice, sizeof s->notice) &&
-           family_window(c, s->family, m, s->notice, sizeof s->notice);
+           import_config_attention_dropout(c, s->warning, sizeof s->warning) &&
+           family_window(c, s->family, m, s->warning, sizeof s->warning);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
-    return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
+    return import_config_reject(c, "model_type is %s, expected %s: another model is not computed here",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
                                 : type               ? "not text"
                                                      : "missing",
@@ -159,7 +159,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
   return import_check_shape(m, c->path, c->error) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
-         import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
+         import_config_dropout(c, &m->dropout, s->warning, sizeof s->warning);
 }
 
 // The fields of the text model in those of a model with images too, as Ministral 3's files have it; else all.
@@ -332,8 +332,8 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, Erro
   if (!open || !import_usual_names(&s->set, error)) return false;
   const int nf4 = nf4_count(&s->set);
   if (nf4)
-    text_add(s->notice, sizeof s->notice, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and "
-             "kept in --param_dtype", s->notice[0] ? "; " : "", nf4);
+    text_add(s->warning, sizeof s->warning, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and "
+             "kept in --param_dtype", s->warning[0] ? "; " : "", nf4);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
       s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
@@ -485,8 +485,8 @@ static inline bool import_open_any(Import *s, const char *path, Error *error) {
       if (!import_open_file(s, path, error)) return false;
     }
     if (adapter)
-      text_add(s->notice, sizeof s->notice, "%sits directory has an adapter too (%s), which --lora_from reads",
-               s->notice[0] ? "; " : "", adapter);
+      text_add(s->warning, sizeof s->warning, "%sits directory has an adapter too (%s), which --lora_from reads",
+               s->warning[0] ? "; " : "", adapter);
     return true;
   }
   REJECT(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
@@ -518,7 +518,7 @@ const char *import_file(const Import *s, int i) {
   return i < s->set.count ? s->set.shard[i].path : NULL;
 }
 
-// If the file stores a tied head too, it must equal the embedding bit for bit.
+// If the file stores a tied head too, it must be bitwise identical to the embedding.
 static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
                                      ImportComplaints *complaints) {
   int file = 0;

@@ -80,7 +80,7 @@ static inline bool lora_init_check(const ImportConfig *c) {
   if (!import_config_get(c, "init_lora_weights", &x)) return false;
   bool kept = !x || cJSON_IsBool(x);
   for (const char *name : keep) kept = kept || (cJSON_IsString(x) && !strcmp(x->valuestring, name));
-  return kept || import_config_refuse(c, "init_lora_weights is %s, which changes the base's weights too: write the "
+  return kept || import_config_reject(c, "init_lora_weights is %s, which changes the base's weights too: write the "
                                       "adapter for the published ones, in PEFT by save_pretrained(DIR, "
                                       "path_initial_model_for_weight_conversion=...), or merge it there",
                                       cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : "no text");
@@ -91,10 +91,10 @@ static inline bool lora_files_check(const ImportConfig *c, const char *dir) {
                    cJSON_GetObjectItemCaseSensitive(c->root, "fine_tune_type");
   const bool peft = import_exists(dir, "adapter_model.safetensors");
   if (mlx || (!peft && import_exists(dir, "adapters.safetensors")))
-    return import_config_refuse(c, "this is an adapter of MLX, only PEFT's are read: merge it there (mlx_lm.fuse) and "
+    return import_config_reject(c, "this is an adapter of MLX, only PEFT's are read: merge it there (mlx_lm.fuse) and "
                                 "name the result by --init_from");
   if (!peft && import_exists(dir, "adapter_model.bin"))
-    return import_config_refuse(c, "its weights are in adapter_model.bin, PyTorch's own format, which is a program to "
+    return import_config_reject(c, "its weights are in adapter_model.bin, PyTorch's own format, which is a program to "
                                 "run, not data: write them by PEFT's save_pretrained(DIR, safe_serialization=True)");
   return true;
 }
@@ -169,23 +169,23 @@ bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *
             import_config_number(&c, "lora_alpha", 8, &l->alpha) &&
             import_config_flag(&c, "use_rslora", false, &l->by_root);
   if (ok && (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA")))
-    ok = import_config_refuse(&c, "peft_type is not LORA");
+    ok = import_config_reject(&c, "peft_type is not LORA");
   if (ok && bias && (!cJSON_IsString(bias) || strcmp(bias->valuestring, "none")))
-    ok = import_config_refuse(&c, "bias is not none, the only one that is supported");
+    ok = import_config_reject(&c, "bias is not none, the only one that is supported");
   if (ok && !(rank >= 1 && rank <= 1024 && rank == floor(rank) && l->alpha > 0 && l->alpha <= 1e6))
-    ok = import_config_refuse(&c, "r is %g and lora_alpha %g, expected 1 to 1024 and above 0", rank, l->alpha);
+    ok = import_config_reject(&c, "r is %g and lora_alpha %g, expected 1 to 1024 and above 0", rank, l->alpha);
   for (int i = 0; ok && i < (int)(sizeof off / sizeof *off); i++) {
     ok = import_config_get(&c, off[i], &x);
     const bool empty = (cJSON_IsArray(x) || cJSON_IsObject(x)) && !cJSON_GetArraySize(x);
     if (ok && x && !cJSON_IsFalse(x) && !empty)
-      ok = import_config_refuse(&c, "%s is set: not supported", off[i]);
+      ok = import_config_reject(&c, "%s is set: not supported", off[i]);
   }
   l->rank = (int64_t)rank;
   if (ok) ok = lora_init_check(&c) && import_config_get(&c, "target_modules", &x);
   targets[0] = 0;
   bool paths = ok && cJSON_IsString(x);
   if (ok && !cJSON_IsArray(x) && !cJSON_IsString(x))
-    ok = import_config_refuse(&c, "target_modules is neither a list of names nor a pattern");
+    ok = import_config_reject(&c, "target_modules is neither a list of names nor a pattern");
   else if (ok && cJSON_IsString(x) && !strcmp(x->valuestring, "all-linear"))
     paths = false, snprintf(targets, targets_bytes, "all");
   else if (ok)
@@ -277,7 +277,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
     const Param *p = &param[of[i].param];
     const int64_t want[] = {p->matrix_rows[of[i].part], p->shape[1]};
     const SafetensorsTensor *t = safetensors_entry(file, of[i].name);
-    if (p->row_end && !t) continue;              // rows begin as the weights have them
+    if (p->row_end && !t) continue;              // rows start as the weights have them
     if (!t)
       import_missing(&complaints, of[i].name, ": adapters of some blocks alone are not supported");
     else if (t->ndim != 2 || t->shape[0] != want[0] || t->shape[1] != want[1])

@@ -25,13 +25,13 @@ struct Import {
   char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
   char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or a
                                                  // GGUF; or ""
-  char notice[256];                              // for the user: what is not as the file says; or ""
+  char warning[256];                             // for the user: what is not as the file says; or ""
   int64_t file_bytes;                            // of llm.c
   bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
   const Family *family;                          // of Hugging Face; NULL: GPT-2
   bool with_images;                              // its text model is taken: names start with "language_model."
   SafetensorsSet set;                            // not of llm.c
-  cJSON *published;                              // goes out with a model that is tuned from it; NULL: nothing
+  cJSON *published;                              // goes out with a model that is fine-tuned from it; NULL: nothing
   int stored;                                    // the Dtype of all its matrices; < 0: they differ, or are in blocks
   Dtype dtype;                                   // of llm.c
   int64_t padded_vocab;                          // of llm.c: rows of wte in the file
@@ -79,7 +79,7 @@ bool export_texts(const char *dir, const ModelShape *s, Dtype dtype, const Expor
 // has the list. False: one line in `error`.
 bool lora_targets(Lora *l, const ModelShape *s, const char *list, Error *error, const char *what = "--lora_targets");
 // What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
-// function computed is refused. False: one line in `error`.
+// function computed is rejected. False: one line in `error`.
 bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, Error *error);
 // The places of all factors in DIR/adapter_model.safetensors, as state 0 of an empty map, and the file's header
 // (malloc'ed). hash: of the weights that they are for.
@@ -99,7 +99,7 @@ void lora_merge(const Fsdp *f, const ModelShape *s, const float *adapters, int p
                 int64_t n);
 
 // ---- gguf.h ---------------------------------------------------------------------------------------------------------
-// The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
+// The order is that of --export_gguf's choices after off. ggml: the number of a tensor's type; file_type: of the file.
 enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
 // False: `error` says why llama.cpp cannot run it.
 bool gguf_can(const ModelShape *s, Error *error);

@@ -1,12 +1,12 @@
-// published.h: what is published beside weights and goes out again with a model that is tuned from them: special
+// published.h: what is published beside weights and goes out again with a model that is fine-tuned from them: special
 // tokens, chat templates, how to generate.
 #pragma once
 #include "models.h"
 #include "data/chat/chat.h"
 #include "data/files/files.h"
 
-// What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
-// `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
+// What a published directory says beside its weights that an export of a model fine-tuned from it says too: of each
+// file of `published_files` all, or these keys. NULL: nothing. To be deleted by the caller.
 static const struct { const char *name, *members[6]; } published_files[] = {
     {"generation_config", {}},
     {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
@@ -40,7 +40,7 @@ static cJSON *import_published(const char *directory) {
   free(text);
   return all;
 }
-// A member `name` of its `file`.
+// A key `name` of its `file`.
 static inline const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
   return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(published, file), name);
 }

@@ -1,5 +1,5 @@
-// shape.h: the door of data/shape/: what a model is: its sizes, its block as named choices, its adapters (ModelShape),
-// and by a program's table the list of its parameters.
+// shape.h: public header of data/shape/: what a model is: its sizes, its block as named choices, its adapters
+// (ModelShape), and by a program's table the list of its parameters.
 #pragma once
 #include "fsdp.h"
 #include "kernels/activation.h"
@@ -20,12 +20,12 @@ struct RopeScaling { RopeKind kind; double factor, low, high; int64_t original; 
 struct Architecture {
   Norm norm;
   NormPlace norm_place;
-  bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
+  bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one after the embedding
   double norm_eps;
   Position position;
   double rope_theta;
   RopeScaling rope_scaling;
-  int64_t rope_skip;                             // every rope_skip-th block turns nothing; 0: all turn
+  int64_t rope_skip;                             // every rope_skip-th block is a NoPE layer; 0: none
   int64_t window, window_skip;                   // tokens that one sees, itself among them, in all but every
                                                  // window_skip-th block; 0: all; none but sees so many
   double attention_scale;                        // scores are divided by its root; 0: a head's columns; needs rope
@@ -81,7 +81,7 @@ void rope_table_fill(float *table, const Architecture *b, int64_t positions, int
 
 // ---- params.h -------------------------------------------------------------------------------------------------------
 // A program's table of its model's parameters. C: the width; Q, QKV: heads' columns, and with k and v; FC, F: of the
-// MLP; V, P: vocabulary, positions. INPUT, BRANCH: of norms before attention and the MLP, and behind them.
+// MLP; V, P: vocabulary, positions. INPUT, BRANCH: of norms before attention and the MLP, and after them.
 enum ParamSize { SIZE_NONE, SIZE_C, SIZE_Q, SIZE_QKV, SIZE_Q_NORM, SIZE_K_NORM, SIZE_FC, SIZE_F, SIZE_V, SIZE_P,
                  PARAM_SIZES };
 enum ParamWhen { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, INPUT_HAS_NORM, BRANCH_HAS_NORM, POSITIONS_LEARNED,
@@ -90,7 +90,7 @@ enum ParamWhen { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, INPUT_HAS_NORM, BRANCH_
 struct ParamSpec { const char *name; ParamSize rows, cols; Init init; bool residual, decay; ParamWhen when; };
 // root: outside the blocks. lora: of the matrices that can have adapters, which of `block` they are.
 struct ParamTable { const ParamSpec *root, *block; int roots, blocks, lora[LORA_MATRICES]; };
-// The place of each in its stage, and how many a stage has; -1: this model has none. Behind those of a block come the
+// The place of each in its stage, and how many a stage has; -1: this model has none. After those of a block come the
 // factors A and B of adapters, matrix by matrix.
 enum { ROOT_PARAMS_MAX = 8, BLOCK_PARAMS_MAX = 48, VOCAB_ALIGN = 64 };         // rows in memory of a vocabulary
 struct ParamPlaces { int root[ROOT_PARAMS_MAX], block[BLOCK_PARAMS_MAX], roots, blocks; };

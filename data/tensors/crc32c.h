@@ -2,11 +2,11 @@
 // algebra, by which several writers who each hold some bytes of a block find the checksum of the whole block.
 //
 //   crc32c             the checksum of bytes; chainable
-//   crc32c_part        what some bytes contribute to the checksum of a block, wherever in the block they lie
+//   crc32c_part        what some bytes contribute to the checksum of a block, wherever in the block they are
 //   crc32c_of_parts    the checksum of a block from the XOR of the contributions of all its bytes
 //
 // A block of n bytes is a polynomial D over GF(2) of degree below 8 n. Its remainder R = D x^32 mod P is linear in D:
-// disjoint pieces add (XOR), and a piece with k bytes behind it counts times x^(8 k). The standard checksum is
+// disjoint pieces add (XOR), and a piece with k bytes after it counts times x^(8 k). The standard checksum is
 // not(R + F x^(8 n)) with F = 32 ones: the initial value that makes leading zeros count.
 //
 // A remainder is kept reflected, as the instruction keeps it: bit 31 is the coefficient of x^0. All tables are computed
@@ -26,7 +26,7 @@ constexpr uint32_t crc32c_multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// square[k] = x^(8 * 2^k); slice[k][b]: the remainder of byte b with k bytes behind it.
+// square[k] = x^(8 * 2^k); slice[k][b]: the remainder of byte b with k bytes after it.
 struct Crc32cTables { uint32_t square[64], slice[8][256]; };
 constexpr Crc32cTables crc32c_make_tables() {
   Crc32cTables t = {};

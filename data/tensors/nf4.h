@@ -5,7 +5,7 @@
 //   absmax k = map[byte k] second[k / nested_block] + offset       where it is nested; each product and sum in fp32
 //
 // That is what bitsandbytes' dequantize_4bit gives in fp32 (bitsandbytes 0.50, functional.py; QLoRA, Dettmers et al.
-// 2023). Only NF4 is read; FP4 and other packings are refused by name.
+// 2023). Only NF4 is read; FP4 and other packings are rejected by name.
 #pragma once
 #include "tensors.h"
 #include "safetensors_set.h"

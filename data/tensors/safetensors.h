@@ -9,12 +9,12 @@
 //   6 files     SafetensorsFile: an open file, mapped, its whole header checked; tensors by name
 //
 // Conventions
-//   - Files are not trusted. Whatever their bytes, reading ends in a table in which every range lies inside the
+//   - Files are not trusted. Whatever their bytes, reading ends in a table in which every range is inside the
 //     file, or in one line that names the file, the tensor and the reason. Memory is a small multiple of the
 //     header's bytes, time is O(n log n), and nothing recurses.
-//   - A header is UTF-8 JSON of one form: an object whose members are tensors {"dtype": string, "shape": [whole
-//     numbers], "data_offsets": [begin, end]} and "__metadata__": {string: string}. Anything else is refused: other
-//     members, a name twice, numbers with sign, fraction or exponent.
+//   - A header is UTF-8 JSON of one form: an object whose keys are tensors {"dtype": string, "shape": [whole
+//     numbers], "data_offsets": [begin, end]} and "__metadata__": {string: string}. Anything else is rejected: other
+//     keys, a name twice, numbers with sign, fraction or exponent.
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
 #include "tensors.h"
@@ -256,7 +256,7 @@ static inline bool safetensors_read_metadata(SafetensorsText *t) {
   return true;
 }
 
-// One member of a tensor's object, after its colon. *begin_end: what data_offsets says.
+// One key of a tensor's object, after its colon. *begin_end: what data_offsets says.
 static inline bool safetensors_read_member(SafetensorsText *t, const char *key, SafetensorsTensor *out,
                                            int64_t *begin_end) {
   int offsets;
@@ -287,7 +287,7 @@ static inline bool safetensors_read_tensor(SafetensorsText *t, SafetensorsTensor
       if (!key || !safetensors_expect(t, ':')) return false;
       int m = 0;
       while (m < 3 && strcmp(key, members[m])) m++;
-      if (m == 3) return safetensors_fail(t, "its entry has a member %s, which the format lacks",
+      if (m == 3) return safetensors_fail(t, "its entry has a key %s, which the format lacks",
                                           safetensors_quoted(key).text);
       if (seen & 1u << m) return safetensors_fail(t, "its entry has %s twice", members[m]);
       seen |= 1u << m;
@@ -297,7 +297,7 @@ static inline bool safetensors_read_tensor(SafetensorsText *t, SafetensorsTensor
   }
   for (int m = 0; m < 3; m++) if (!(seen & 1u << m)) return safetensors_fail(t, "its entry lacks %s", members[m]);
   const long long begin = offset[0], end = offset[1], data_bytes = (long long)(t->file->bytes - t->file->data_at);
-  if (begin > end) return safetensors_fail(t, "data_offsets end (%lld) before they begin (%lld)", end, begin);
+  if (begin > end) return safetensors_fail(t, "data_offsets end (%lld) before they start (%lld)", end, begin);
   if (end > data_bytes)
     return safetensors_fail(t, "data_offsets end at byte %lld of the data, but the file holds %lld: it is cut short; "
                             "fetch or write it again", end, data_bytes);
@@ -334,7 +334,7 @@ static inline bool safetensors_read_header(SafetensorsText *t) {
     if (!safetensors_expect(t, '}')) return false;
   }
   safetensors_blanks(t);
-  return t->at == t->end || safetensors_damaged(t, "nothing but blanks after the header's last '}'");
+  return t->at == t->end || safetensors_damaged(t, "nothing but spaces after the header's last '}'");
 }
 
 // ================================================================================================ 5 layout

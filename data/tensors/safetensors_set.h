@@ -114,7 +114,7 @@ static inline bool set_open_places(SafetensorsSet *s, const char *directory, con
   }
   return true;
 }
-// Checks that each tensor of the index lies in the file that it names, and that no file has one that it does not name.
+// Checks that each tensor of the index is in the file that it names, and that no file has one that it does not name.
 static inline bool set_check_places(const SafetensorsSet *s, const char *index, const SetPlace *place, int count,
                                     Error *error) {
   int found = 0;

@@ -1,5 +1,5 @@
-// tensors.h: the door of data/tensors/: files of tensors, their checksums, and which tensor of the model is which of a
-// file (TensorMap).
+// tensors.h: public header of data/tensors/: files of tensors, their checksums, and which tensor of the model is which
+// of a file (TensorMap).
 //
 // set_open reads headers; a TensorMap then says where each parameter's bytes are, which a Store moves.
 #pragma once
@@ -39,7 +39,7 @@ struct SafetensorsQuoted { char text[200]; };
 SafetensorsQuoted safetensors_quoted(const char *name);
 // The state of reading a header. `tensor` is named in errors.
 struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };
-// The bytes before the data of `count` tensors that follow one another in this order: the length, the JSON, and blanks,
+// The bytes before the data of `count` tensors that follow one another in this order: the length, the JSON, and spaces,
 // so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
 // metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments. To be
 // freed by the caller.

@@ -1,24 +1,27 @@
 // bpe.h: byte-level BPE: trains, encodes and decodes the vocabulary of a GPT-2-style model; and BPE by
 // characters with byte_fallback (SentencePiece's), which is loaded only: no pattern cuts it, bpe_joined_end does.
 //
-// A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own); each
-// piece, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
+// A text is cut into pre-tokens (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own);
+// each pre-token, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge
+// first.
 //
 // Conventions
 //   - A tokenizer works by line or not. By line, as training made them to version 0.6 and makes them of generated text,
-//     every line ends after its '\n' and no piece holds or depends on what follows. Not by line, as GPT-2's published
-//     one, white space may run over line ends.
-//   - Every piece ends before white space that follows another character, whatever is around it. Texts are cut there
-//     (tokenizer_cut) and the parts are done separately, so ids and merges are the same for every number of threads.
+//     every line ends after its '\n' and no pre-token holds or depends on what follows. Not by line, as GPT-2's
+//     published one, white space may run over newlines.
+//   - Every pre-token ends before white space that follows another character, whatever is around it. Texts are cut
+//     there (tokenizer_cut) and the parts are done separately, so ids and merges are the same for every number of
+//     threads.
 //   - Ids and merges are those of Hugging Face tokenizers given the same whole text (BPE model, trainer with its
 //     byte-level initial alphabet, ByteLevel pre-tokenizer without prefix space; by line: after a Split that ends each
-//     piece with its newline), and tokenizer.json is byte for byte the file it writes.
+//     pre-token with its newline), and tokenizer.json is byte for byte the file it writes.
 //   - Any bytes round-trip, but for a loaded tokenizer that normalises (NFC) or whose vocabulary lacks a byte. A byte
 //     that belongs to no well-formed UTF-8 sequence is one character of class "other".
 //   - Training not by line adds one special token, 0, <|endoftext|>, which stands before each document of a text. Those
-//     of a loaded file are kept and matched as Hugging Face matches them: in the whole text, before lines and pieces.
+//     of a loaded file are kept and matched as Hugging Face matches them: in the whole text, before lines and
+//     pre-tokens.
 //
-// Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
+// Parts: 1 characters and pre-tokens   2 a table of words   3 a heap   4 merging one pre-token   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
 // Defines: tokenizer_train, _cut, _ids_most, _encode, _begin, _token_bytes,
 // _hash, _free. Needs kernels/cpu/threads.h.
@@ -39,7 +42,7 @@ void *bpe_resize(void *old, size_t count, size_t each_bytes) {
   return p;
 }
 
-// ---- 1 characters and pieces ---------------------------------------------------------------------------------------
+// ---- 1 characters and pre-tokens ------------------------------------------------------------------------------------
 // The class of the character at p < end, and its bytes.
 static inline int bpe_class_at(const uint8_t *p, const uint8_t *end, int *char_bytes) {
   *char_bytes = 1;
@@ -64,7 +67,7 @@ static inline const uint8_t *bpe_run_end(const uint8_t *p, const uint8_t *end, i
   return p;
 }
 
-// The end of the piece that starts at p < end:
+// The end of the pre-token that starts at p < end:
 //   's|'t|'re|'ve|'m|'ll|'d | ?\p{L}+ | ?\p{N}+ | ?[^\s\p{L}\p{N}]+ | \s+(?!\S) | \s+
 // where, by line, the text ends after each '\n'. The last two: white space before a word leaves its last character to
 // the word.
@@ -100,7 +103,8 @@ static inline const uint8_t *bpe_ending_end(const uint8_t *p, const uint8_t *end
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? p + 3 : NULL;
 }
 
-// The end of the piece that starts at p < end, by the pattern of Llama 3 (3 digits together), nanochat (2), Qwen 2 (1):
+// The end of the pre-token that starts at p < end, by the pattern of Llama 3 (3 digits together), nanochat (2), Qwen 2
+// (1):
 //   (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N}{1,digits} | ?[^\s\p{L}\p{N}]+[\r\n]* | \s*[\r\n]+ |
 //   \s+(?!\S) | \s+
 static inline const uint8_t *bpe_llama_end(const uint8_t *p, const uint8_t *end, int digits) {
@@ -139,7 +143,7 @@ static inline int bpe_cases_at(const uint8_t *p, const uint8_t *end, int *char_b
 // The end of [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p, as a pattern finds it that goes back; or,
 // with `upper`, of the first part alone, of one character at least. NULL: there is none.
 static inline const uint8_t *bpe_cased_run(const uint8_t *p, const uint8_t *end, bool upper) {
-  const uint8_t *both = NULL, *q = p;            // both: behind the last character that is of both parts
+  const uint8_t *both = NULL, *q = p;            // both: after the last character that is of both parts
   int n, cases = 0;
   for (; q < end && (cases = bpe_cases_at(q, end, &n)) & BPE_UPPER; q += n)
     if (cases & BPE_LOWER) both = q + n;
@@ -148,7 +152,7 @@ static inline const uint8_t *bpe_cased_run(const uint8_t *p, const uint8_t *end,
   while (q < end && bpe_cases_at(q, end, &n) & BPE_LOWER) q += n;
   return q;
 }
-// The end of the piece that starts at p < end, by the pattern of Tekken or, with endings, of o200k:
+// The end of the pre-token that starts at p < end, by the pattern of Tekken or, with endings, of o200k:
 //   [^\r\n\p{L}\p{N}]?U*L+(ending)? | [^\r\n\p{L}\p{N}]?U+L*(ending)? | \p{N}{1,digits} | ?[^\s\p{L}\p{N}]+[\r\n/]* |
 //   \s*[\r\n]+ | \s+(?!\S) | \s+       U, L: as above; the last three and digits are Llama 3's
 static inline const uint8_t *bpe_cased_end(const uint8_t *p, const uint8_t *end, int digits, bool endings) {
@@ -298,7 +302,7 @@ static inline void bpe_heap_pop(BpeHeap *h) {
   if (h->count) bpe_heap_replace(h, last);
 }
 
-// ---- 4 merging one piece -------------------------------------------------------------------------------------------
+// ---- 4 merging one pre-token ----------------------------------------------------------------------------------------
 enum { BPE_NO_RANK = INT32_MAX };
 
 static inline uint64_t bpe_pair(int32_t left, int32_t right) {
@@ -339,9 +343,9 @@ static inline void bpe_index_merges(Tokenizer *t) {
 }
 
 enum { BPE_SHORT_BYTES = 64, BPE_LONG_BYTES = 4096 };
-enum : uint32_t { BPE_BLANK = 0x2581 };          // what stands for a blank in a vocabulary of characters
+enum : uint32_t { BPE_BLANK = 0x2581 };          // what stands for a space in a vocabulary of characters
 
-// The slot of the character at p < end, and of the byte behind it unless it is 0, as a token has them. NULL: p is at a
+// The slot of the character at p < end, and of the byte after it unless it is 0, as a token has them. NULL: p is at a
 // byte of no character.
 static inline const BpeWord *bpe_char_slot(const BpeTable *t, const uint8_t *p, const uint8_t *end, uint8_t behind,
                                            int *char_bytes) {
@@ -353,15 +357,15 @@ static inline const BpeWord *bpe_char_slot(const BpeTable *t, const uint8_t *p, 
   w.key[0] |= (uint64_t)behind << 8 * n;
   return bpe_table_slot(t, &w, bpe_mix(bpe_mix(w.key[0], w.length), 0));         // as bpe_word_key
 }
-// Whether a token has the character at `before`, which ends at `at`, and the blank or newline at `at` side by side: a
+// Whether a token has the character at `before`, which ends at `at`, and the space or newline at `at` side by side: a
 // byte of no character is a token that joins nothing.
 static inline bool bpe_joins(const Tokenizer *t, const uint8_t *before, const uint8_t *at) {
   int n;
   const BpeWord *slot = bpe_char_slot(&t->joins, before, at, *at, &n);
   return slot && slot->length;
 }
-// The end of the piece that starts at p < end where no pattern cuts a text: before a blank or newline that no token
-// joins to the character before it, so that the ids of the whole are those of its pieces.
+// The end of the pre-token that starts at p < end where no pattern cuts a text: before a space or newline that no token
+// joins to the character before it, so that the ids of the whole are those of its pre-tokens.
 static inline const uint8_t *bpe_joined_end(const Tokenizer *t, const uint8_t *p, const uint8_t *end) {
   int n;
   for (const uint8_t *before = NULL; p < end; before = p, p += n) {
@@ -372,7 +376,7 @@ static inline const uint8_t *bpe_joined_end(const Tokenizer *t, const uint8_t *p
 }
 
 // ids[0..n) hold the tokens of n <= BPE_SHORT_BYTES bytes; merges them in place and returns how many are left. Each
-// turn looks at every neighbour: for pieces this short that is quicker than a heap.
+// turn looks at every neighbour: for pre-tokens this short that is quicker than a heap.
 static inline int bpe_merge_short(const Tokenizer *t, int32_t *ids, int n) {
   int32_t ranks[BPE_SHORT_BYTES], results[BPE_SHORT_BYTES];  // of ids i and i+1
   for (int i = 0; i + 1 < n; i++) ranks[i] = bpe_rank(t, ids[i], ids[i + 1], &results[i]);
@@ -541,7 +545,7 @@ static inline size_t bpe_first_ids(const Tokenizer *t, const uint8_t *p, size_t 
   }
   return count;
 }
-// The tokens of a piece. Returns how many; ids has room for one a byte.
+// The tokens of a pre-token. Returns how many; ids has room for one per byte.
 static inline size_t bpe_merge(const Tokenizer *t, const uint8_t *p, size_t n, int32_t *ids) {
   const size_t count = bpe_first_ids(t, p, n, ids);
   return count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(t, ids, (int)count)
@@ -549,7 +553,7 @@ static inline size_t bpe_merge(const Tokenizer *t, const uint8_t *p, size_t n, i
                                                    : bpe_merge_by_rank(t, ids, count);
 }
 
-// Encodes one piece that the cache does not have, and adds it to the cache.
+// Encodes one pre-token that the cache does not have, and adds it to the cache.
 static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n, BpeWord *w, BpeWord *slot,
                                        uint64_t hash) {
   const BpeWord *whole = e->t->whole.slots ? bpe_table_slot(&e->t->whole, w, hash) : NULL;
@@ -579,8 +583,8 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
   e->ids += count;
 }
 
-// Where each token from `first` on ends, of which p begins the first, or what follows its blank if that was put there:
-// a token of that blank alone belongs to the byte behind it.
+// Where each token from `first` on ends, of which p starts the first, or what follows its space if that was put there:
+// a token of that space alone belongs to the byte after it.
 static inline void bpe_put_ends(BpeEncoder *e, const int32_t *first, const uint8_t *p, const uint8_t *end, bool blank) {
   for (; e->ends && first < e->ids; first++) {
     int n;
@@ -617,7 +621,7 @@ static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_
     p = q;
   }
 }
-// The same, behind a blank where the tokenizer puts one: with it the first piece is none of the text's.
+// The same, after a space where the tokenizer puts one: with it the first pre-token is none of the text's.
 static inline void bpe_encode_prefixed(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
   const BpePrefix prefix = e->t->prefix;
   const bool blank = p < end && (*p == ' ' || (end - p >= 3 && !memcmp(p, "\xe2\x96\x81", 3)));
@@ -645,7 +649,7 @@ static inline void bpe_encode_between_digits(BpeEncoder *e, const uint8_t *p, co
   }
 }
 
-// Makes *p..*end normalised: as it lies in the text where that is so already.
+// Makes *p..*end normalised: as stored in the text where that is so already.
 static inline void bpe_normalise(BpeEncoder *e, const uint8_t **p, const uint8_t **end) {
   const uint8_t *starter;
   e->readable_end = e->text_end;
@@ -706,7 +710,7 @@ static inline int bpe_class_before(const Tokenizer *t, const uint8_t *text, size
   return t->nfc && its_class != UNICODE_SPACE && nfc_class(c) ? UNICODE_OTHER : its_class;
 }
 
-// Whether an added token may span the place before text[at]; or end there, behind which another part begins.
+// Whether an added token may span the place before text[at]; or end there, after which another part starts.
 static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   for (int i = 0; i < t->added_count; i++) {
     const uint8_t *content = t->bytes + t->added[i].at;
@@ -779,8 +783,8 @@ int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, 
   return count;
 }
 
-// Whether a tokenizer is as training makes them not by line: GPT-2's pieces, and token 0 is the only added one but for
-// those of tokenizer_add.
+// Whether a tokenizer is as training makes them not by line: GPT-2's pre-tokens, and token 0 is the only added one but
+// for those of tokenizer_add.
 static inline bool bpe_divides(const Tokenizer *t) {
   const bool plain = !t->by_line && !t->digits_together && !t->digits_alone && !t->nfc && !t->ignore_merges &&
                      !t->byte_fallback;
@@ -843,10 +847,10 @@ void tokenizer_free(Tokenizer *t) {
 }
 
 // ---- 6 train -------------------------------------------------------------------------------------------------------
-// The distinct words lie one after the other as symbols, each linked to its neighbours in the word. A pair stores how
-// often it occurs (a word's count for each of its places, overlaps included: "aaa" has "aa" twice) and where it did;
-// a symbol stores which pair it now starts, so a place that has since been merged away is recognised in one comparison.
-// The whole costs time in proportion to the symbols merged, whatever the size of the vocabulary.
+// The distinct words are stored one after the other as symbols, each linked to its neighbours in the word. A pair
+// stores how often it occurs (a word's count for each of its places, overlaps included: "aaa" has "aa" twice) and where
+// it did; a symbol stores which pair it now starts, so a place that has since been merged away is recognised in one
+// comparison. The whole costs time in proportion to the symbols merged, whatever the size of the vocabulary.
 enum : uint32_t { BPE_NONE = UINT32_MAX };
 
 struct BpeSymbol { int32_t id; uint32_t prev, next, pair, count; };
@@ -938,7 +942,7 @@ static inline void bpe_lay_out_words(BpeTrainer *r, const BpeTable *words, const
 // Counts the pairs of bytes and lists their places. A merge removes a symbol and makes at most two places, so
 // 3 x symbol_count is always enough room.
 static inline void bpe_count_pairs(BpeTrainer *r) {
-  enum { IDS = 257 };                            // of bytes, behind <|endoftext|> or not
+  enum { IDS = 257 };                            // of bytes, after <|endoftext|> or not
   uint32_t *pair_of = (uint32_t *)bpe_resize(NULL, IDS * IDS, sizeof *pair_of);
   for (int i = 0; i < IDS * IDS; i++) pair_of[i] = BPE_NONE;
   for (size_t at = 0; at < r->symbol_count; at++) {

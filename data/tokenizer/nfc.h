@@ -81,7 +81,7 @@ static inline uint8_t *nfc_write_part(NfcWork *w, uint8_t *out, const uint8_t *p
 }
 
 // The first character that NFC may change or join to the one before it; `end` if there is none. *starter: where the
-// part that it belongs to begins.
+// part that it belongs to starts.
 static inline const uint8_t *nfc_first_unsettled(const uint8_t *p, const uint8_t *end, const uint8_t **starter) {
   *starter = p;
   while (p < end) {

@@ -1,4 +1,4 @@
-// tokenizer.h: the door of data/tokenizer/: byte-level BPE, and BPE by characters with bytes to fall back on.
+// tokenizer.h: public header of data/tokenizer/: byte-level BPE, and BPE by characters with bytes to fall back on.
 //
 // tokenizer_train or tokenizer_load_any makes one, tokenizer_encode gives the ids of a text, tokenizer_token_bytes the
 // bytes of an id, tokenizer_save writes tokenizer.json.
@@ -17,16 +17,16 @@ static const char bpe_end_of_text[] = "<|endoftext|>";
 // Two neighbours, the id they become, and when: rank 0 was learnt first.
 struct BpeMerge { int32_t left, right, result; };
 struct BpeMergeSlot { uint64_t pair; int32_t rank, result; };
-// A token that is looked for in the text before it is cut into pieces, as Tokenizer.bytes[at .. at+bytes). lstrip,
-// rstrip: white space before it, behind it, is lost.
+// A token that is looked for in the text before it is cut into pre-tokens, as Tokenizer.bytes[at .. at+bytes). lstrip,
+// rstrip: white space before it, after it, is lost.
 struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab, lstrip, rstrip; size_t at, bytes; };
 // A word and its value, and a table of them (part 2).
 struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
 struct BpeTable { BpeWord *slots; int bits; size_t used; };
 // Words of a pattern that knows upper and lower case: without English endings (Tekken), or with them (o200k).
 enum BpeCased { CASED_NOT, CASED_PLAIN, CASED_ENDINGS };
-// Before which parts of a text, between added tokens, a tokenizer by characters puts a blank: before all (PREPEND); all
-// that do not begin with one (ALWAYS); such a one at the beginning of the text (FIRST).
+// Before which parts of a text, between added tokens, a tokenizer by characters puts a space: before all (PREPEND); all
+// that do not start with one (ALWAYS); such a one at the start of the text (FIRST).
 enum BpePrefix { PREFIX_NONE, PREFIX_PREPEND, PREFIX_ALWAYS, PREFIX_FIRST };
 // A vocabulary and its merges. Zero-initialised it is empty and may be freed; train and load overwrite without freeing.
 struct Tokenizer {
@@ -40,20 +40,20 @@ struct Tokenizer {
   bool in_order;               // no merge has a part that a later merge makes: true of every trained tokenizer
   BpeAddedToken *added;
   int32_t byte_id[256];        // the token of one byte; -1: none, and the byte is left out
-  bool by_line;                // pieces end after '\n' and do not look past it
+  bool by_line;                // pre-tokens end after '\n' and do not look past it
   bool divides;                // token 0, <|endoftext|>, stands before each document of a text
-  int digits_together;         // pieces by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
+  int digits_together;         // pre-tokens by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
   BpeCased cased;              // with digits_together: words end where upper case follows lower case
-  bool digits_alone;           // each digit is a piece, and ends what is before it (SmolLM2)
+  bool digits_alone;           // each digit is a pre-token, and ends what is before it (SmolLM2)
   bool nfc;                    // a text is normalised, after the added tokens in it are found that are not normalised
-  bool ignore_merges;          // a piece that is a token as a whole is that token, whatever the merges say
-  bool adds_bos;               // a text begins with token bos_id
+  bool ignore_merges;          // a pre-token that is a token as a whole is that token, whatever the merges say
+  bool adds_bos;               // a text starts with token bos_id
   int32_t bos_id;
-  // SentencePiece's BPE: merges start from characters, and a character without a token from its bytes; a blank and
-  // U+2581 are the same, in a token a blank.
-  bool byte_fallback, strips;  // strips: a blank that a decoded text begins with is not of it
+  // SentencePiece's BPE: merges start from characters, and a character without a token from its bytes; a space and
+  // U+2581 are the same, in a token a space.
+  bool byte_fallback, strips;  // strips: a space that a decoded text starts with is not of it
   BpePrefix prefix;
-  BpeTable joins;              // of it: characters with the blank or newline that some token has behind them
+  BpeTable joins;              // of it: characters with the space or newline that some token has after them
   BpeTable whole;              // ignore_merges: the bytes of each token of the vocabulary -> its id; byte_fallback:
                                // those of each token that is one character
   char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
@@ -77,36 +77,36 @@ struct BpeEncoder {
   uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
   uint8_t added_passes;        // the bits of all bytes
   bool passing;                // texts do not stay where they are: only words that the cache itself holds are kept
-  const uint8_t *text;         // where the text begins
-  bool continues;              // it is not the beginning of one
+  const uint8_t *text;         // where the text starts
+  bool continues;              // it is not the start of one
   int64_t *ends;               // NULL, or of byte_fallback for each id the byte of the text that its own end at
-  uint8_t *prefixed;           // memory for a piece with a blank before it
+  uint8_t *prefixed;           // memory for a pre-token with a space before it
 };
 // At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one, or
-// is a blank before a byte.
+// is a space before a byte.
 size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes);
-// The most bytes without a blank or line's end among them, which a text can be cut at: memory for the tokens of one
+// The most bytes without a space or newline among them, which a text can be cut at: memory for the tokens of one
 // word is many times its size.
 enum : size_t { TEXT_WORD_BYTES = 64 << 20 };
 // Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.
-// continues: the text goes on from another, and may be cut there (tokenizer_cut).
+// continues: the text continues from another, and may be cut there (tokenizer_cut).
 int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, bool continues = false);
-// Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
+// Encodes the start of a document: after the token that the tokenizer starts a text with, if it does; else, where
 // there is no text, the token that stands before documents, or a newline. ids: room for 1 + tokenizer_ids_most(t,
 // bytes).
 int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids);
 // The bytes of one token, owned by the tokenizer. A character may be split over tokens: print bytes as they come.
 const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes);
-// A hash of everything that decides ids: tokens, merges, added tokens, how pieces are cut and encoded. What tokenizers
-// of the GPT-2 pattern do not have counts only where it is there: checkpoints and caches hold their hashes.
+// A hash of everything that decides ids: tokens, merges, added tokens, how pre-tokens are cut and encoded. What
+// tokenizers of the GPT-2 pattern do not have counts only where it is there: checkpoints and caches hold their hashes.
 uint64_t tokenizer_hash(const Tokenizer *t);
 // Frees what train or load allocated and empties t.
 void tokenizer_free(Tokenizer *t);
 // Whether a text may be cut at `at`, between 0 and `bytes`: the ids of the whole are those of both parts, one after the
-// other. That is before a blank or newline that follows a character other than white space: no piece holds both, and
-// none depends on what follows, since white space and the text's end both end it; by Llama's pattern, where punctuation
-// takes the line ends behind it, before a newline only after a letter or digit. Where no pattern cuts, it is where no
-// token joins the two. Normalising joins neither of the two to anything.
+// other. That is before a space or newline that follows a character other than white space: no pre-token holds both,
+// and none depends on what follows, since white space and the text's end both end it; by Llama's pattern, where
+// punctuation takes the line ends after it, before a newline only after a letter or digit. Where no pattern cuts, it is
+// where no token joins the two. Normalising joins neither of the two to anything.
 bool tokenizer_cuts_at(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at);
 // The first such place from `at` on; `bytes`: there is none.
 size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at);
@@ -129,15 +129,15 @@ char *tokenizer_text(const Tokenizer *t, size_t *bytes);
 // line in error, when it cannot be written; what was at `path` is then still there.
 bool tokenizer_save(const Tokenizer *t, const char *path, Error *error);
 // Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
-// merges.txt. False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
+// merges.txt. False, and one line in error, when there is none or it is rejected; t is then empty. Overwrites t.
 bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error);
 // Of one with byte_fallback: whether llama.cpp, which joins the two neighbours whose union has the highest score,
 // whatever merges there are, does what its merges do. score: (vocab_size), or NULL; those that do.
 bool tokenizer_scores(const Tokenizer *t, float *score);
 // Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
-// their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
+// their ids. They are found in a text before it is cut into pre-tokens. False: one line in error, t is as it was.
 bool tokenizer_add(Tokenizer *t, const char *path, Error *error);
-// A member by its exact name; NULL: it is not there.
+// A key by its exact name; NULL: it is not there.
 const cJSON *bpe_field(const cJSON *object, const char *name);
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
 // if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.

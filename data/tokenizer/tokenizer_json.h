@@ -3,7 +3,7 @@
 //
 // What is written is byte for byte what Hugging Face writes for the same tokenizer, or the tokenizer.json that was
 // read. What is read is untrusted: a file that is cut short, damaged, inconsistent, or asks for what this tokenizer
-// does not do is refused with one line.
+// does not do is rejected with one line.
 //
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
@@ -13,7 +13,7 @@
 #include "bpe.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------
-__attribute__((format(printf, 3, 4))) static inline bool bpe_refuse(Error *error, const char *path, const char *fmt,
+__attribute__((format(printf, 3, 4))) static inline bool bpe_reject(Error *error, const char *path, const char *fmt,
                                                                     ...) {
   char what[384];
   va_list ap;
@@ -118,7 +118,7 @@ bool tokenizer_save(const Tokenizer *t, const char *path, Error *error) {
   char directory[4096];
   const int n = snprintf(directory, sizeof directory, "%s", path);
   if (n < 0 || (size_t)n >= sizeof directory)
-    return bpe_refuse(error, "tokenizer", "the path is too long");
+    return bpe_reject(error, "tokenizer", "the path is too long");
   char *slash = strrchr(directory, '/');
   strcpy(slash ? slash + (slash == directory) : directory, slash ? "" : ".");
   size_t bytes;
@@ -126,7 +126,7 @@ bool tokenizer_save(const Tokenizer *t, const char *path, Error *error) {
   const bool ok = file_put(path, directory, text, (int64_t)bytes);
   const int why = errno;
   free(text);
-  return ok || bpe_refuse(error, path, "cannot write the tokenizer: %s", strerror(why));
+  return ok || bpe_reject(error, path, "cannot write the tokenizer: %s", strerror(why));
 }
 
 // ---- 8 load tokenizer.json -----------------------------------------------------------------------------------------
@@ -145,27 +145,27 @@ struct BpeLoad {
   char *scratch;               // room for two texts of the file
   bool all_bytes;              // the vocabulary must have each byte
 };
-#define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->path, __VA_ARGS__)
+#define BPE_REJECT(l, ...) bpe_reject((l)->error, (l)->path, __VA_ARGS__)
 
 static inline bool bpe_read_file(BpeLoad *l) {
   struct stat s;
-  if (stat(l->path, &s) != 0) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
-  if (!S_ISREG(s.st_mode)) return BPE_REFUSE(l, "is %s; give the path of a tokenizer.json", file_type_words(s.st_mode));
+  if (stat(l->path, &s) != 0) return BPE_REJECT(l, "cannot read the tokenizer: %s", strerror(errno));
+  if (!S_ISREG(s.st_mode)) return BPE_REJECT(l, "is %s; give the path of a tokenizer.json", file_type_words(s.st_mode));
   if (s.st_size > 1 << 30)
-    return BPE_REFUSE(l, "has %lld bytes; a tokenizer has less than 1 GiB", (long long)s.st_size);
+    return BPE_REJECT(l, "has %lld bytes; a tokenizer has less than 1 GiB", (long long)s.st_size);
   free(l->file);
   l->file_bytes = (size_t)s.st_size;
   l->file = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   free(l->scratch);
   l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   FILE *f = fopen(l->path, "rb");
-  if (!f) return BPE_REFUSE(l, "cannot read the tokenizer: %s", strerror(errno));
+  if (!f) return BPE_REJECT(l, "cannot read the tokenizer: %s", strerror(errno));
   size_t got = fread(l->file, 1, l->file_bytes, f);
   fclose(f);
-  if (got != l->file_bytes) return BPE_REFUSE(l, "%zu of %zu bytes could be read", got, l->file_bytes);
+  if (got != l->file_bytes) return BPE_REJECT(l, "%zu of %zu bytes could be read", got, l->file_bytes);
   l->file[got] = 0;
   const char *foreign = file_foreign(l->file, got);
-  return !foreign || BPE_REFUSE(l, "is %s", foreign);
+  return !foreign || BPE_REJECT(l, "is %s", foreign);
 }
 
 // cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be misread.
@@ -193,7 +193,7 @@ static inline bool bpe_is_id(const cJSON *x) {
   return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < INT32_MAX && x->valuedouble == x->valueint;
 }
 
-// A Split that ends every piece with its newline.
+// A Split that ends every pre-token with its newline.
 static inline bool bpe_is_line_split(const cJSON *x) {
   const cJSON *pattern = bpe_field(x, "pattern"), *behavior = bpe_field(x, "behavior");
   const cJSON *plain = bpe_field(pattern, "String"), *regex = bpe_field(pattern, "Regex");
@@ -204,11 +204,11 @@ static inline bool bpe_is_line_split(const cJSON *x) {
          !strcmp(behavior->valuestring, "MergedWithPrevious") && cJSON_IsFalse(bpe_field(x, "invert"));
 }
 
-// Refuses a field by its value, as JSON.
-static inline bool bpe_refuse_value(const BpeLoad *l, const char *field, const cJSON *x, const char *supported) {
+// Rejects a field by its value, as JSON.
+static inline bool bpe_reject_value(const BpeLoad *l, const char *field, const cJSON *x, const char *supported) {
   char *value = x ? cJSON_PrintUnformatted(x) : NULL;
   const bool cut = value && strlen(value) > 120;
-  BPE_REFUSE(l, "%s is %.120s%s; supported: %s", field, value ? value : "none", cut ? "..." : "", supported);
+  BPE_REJECT(l, "%s is %.120s%s; supported: %s", field, value ? value : "none", cut ? "..." : "", supported);
   cJSON_free(value);
   return false;
 }
@@ -226,7 +226,7 @@ static const struct BpePattern { const char *regex; int digits; BpeCased cased =
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", 1},                                              // Qwen 2, 2.5, 3
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,2}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|"
-     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", 2}};                                              // nanochat: the same pieces
+     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", 2}};                                              // nanochat: the same pre-tokens
 
 // The first of a Sequence of two: a Split after each newline, Digits, or a Split by a pattern above.
 static inline bool bpe_take_split(const BpeLoad *l, const cJSON *x) {
@@ -259,7 +259,7 @@ template <class Take> static inline bool bpe_each(const cJSON *x, const char *li
 static inline bool bpe_is_replace(const cJSON *x, const char *from, const char *to) {
   return bpe_is_type(x, "Replace") && bpe_says(bpe_field(x, "pattern"), "String", from) && bpe_says(x, "content", to);
 }
-// Normalizer, pre_tokenizer and decoder: blanks become U+2581 and one may be put before a text; nothing cuts it.
+// Normalizer, pre_tokenizer and decoder: spaces become U+2581 and one may be put before a text; nothing cuts it.
 static inline bool bpe_check_fallback(const BpeLoad *l) {
   static const char *const schemes[] = {"never", "", "always", "first"};        // of BpePrefix
   const cJSON *x = bpe_field(l->root, "normalizer"), *cut = bpe_field(l->root, "pre_tokenizer");
@@ -271,20 +271,20 @@ static inline bool bpe_check_fallback(const BpeLoad *l) {
         else replaces = !replaces && bpe_is_replace(y, " ", bpe_blank);
         return prepends || replaces;
       }) || (x && !replaces))
-    return bpe_refuse_value(l, "normalizer", x, "null and a Replace of \" \" by U+2581, with a Prepend of it or not");
+    return bpe_reject_value(l, "normalizer", x, "null and a Replace of \" \" by U+2581, with a Prepend of it or not");
   if (cut && bpe_is_type(cut, "Metaspace")) {
     known = !t->prefix && !replaces && bpe_says(cut, "replacement", bpe_blank);
     known = known && cJSON_IsFalse(bpe_field(cut, "split"));
     for (int i = 0; i < 4; i++) if (i != 1 && bpe_says(cut, "prepend_scheme", schemes[i])) t->prefix = (BpePrefix)i;
     known = known && (t->prefix || bpe_says(cut, "prepend_scheme", schemes[0]));
-  } else {                                       // Gemma's Split finds no blank any more
+  } else {                                       // Gemma's Split finds no space any more
     known = replaces && (!cut || (bpe_is_type(cut, "Split") && bpe_says(bpe_field(cut, "pattern"), "String", " ") &&
                                   bpe_says(cut, "behavior", "MergedWithPrevious") &&
                                   cJSON_IsFalse(bpe_field(cut, "invert"))));
   }
   if (!known)
-    return bpe_refuse_value(l, "pre_tokenizer", cut, "where byte_fallback is true: none behind a normalizer that "
-                            "replaces blanks, or a Metaspace with prepend_scheme and split false");
+    return bpe_reject_value(l, "pre_tokenizer", cut, "where byte_fallback is true: none after a normalizer that "
+                            "replaces spaces, or a Metaspace with prepend_scheme and split false");
   return bpe_each(bpe_field(l->root, "decoder"), "decoders", [&](const cJSON *y) {
            const cJSON *start = bpe_field(y, "start"), *stop = bpe_field(y, "stop");
            const bool strip = bpe_is_type(y, "Strip") && bpe_says(y, "content", " ") && bpe_is_id(start) &&
@@ -292,8 +292,8 @@ static inline bool bpe_check_fallback(const BpeLoad *l) {
            t->strips = t->strips || strip;
            return strip || bpe_is_type(y, "ByteFallback") || bpe_is_type(y, "Fuse") ||
                   bpe_is_replace(y, bpe_blank, " ");
-         }) || bpe_refuse_value(l, "decoder", bpe_field(l->root, "decoder"), "Replace, ByteFallback, Fuse and a Strip "
-                                "of the first blank where byte_fallback is true");
+         }) || bpe_reject_value(l, "decoder", bpe_field(l->root, "decoder"), "Replace, ByteFallback, Fuse and a Strip "
+                                "of the first space where byte_fallback is true");
 }
 
 // The pre_tokenizer: ByteLevel, or a Sequence of one that splits and ByteLevel, which uses GPT-2's pattern unless the
@@ -304,21 +304,21 @@ static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
                                   "or an Isolated Split by the pattern of Llama 3, Qwen 2, nanochat, Tekken or o200k";
   if (x && bpe_is_type(x, "Sequence")) {
     const cJSON *list = bpe_field(x, "pretokenizers"), *split = cJSON_IsArray(list) ? list->child : NULL;
-    if (!split || !split->next || split->next->next) return bpe_refuse_value(l, "pre_tokenizer", x, supported);
-    if (!bpe_take_split(l, split)) return bpe_refuse_value(l, "pre_tokenizer.pretokenizers[0]", split, supported);
+    if (!split || !split->next || split->next->next) return bpe_reject_value(l, "pre_tokenizer", x, supported);
+    if (!bpe_take_split(l, split)) return bpe_reject_value(l, "pre_tokenizer.pretokenizers[0]", split, supported);
     level = split->next;
   }
-  if (!level || !bpe_is_type(level, "ByteLevel")) return bpe_refuse_value(l, "pre_tokenizer", x, supported);
+  if (!level || !bpe_is_type(level, "ByteLevel")) return bpe_reject_value(l, "pre_tokenizer", x, supported);
   if (!cJSON_IsFalse(bpe_field(level, "add_prefix_space")))
-    return BPE_REFUSE(l, "pre_tokenizer.add_prefix_space must be false");
+    return BPE_REJECT(l, "pre_tokenizer.add_prefix_space must be false");
   const bool own = l->t->digits_together > 0;
   const cJSON *uses = bpe_field(level, "use_regex");             // absent: true
   if (uses ? !(own ? cJSON_IsFalse(uses) : cJSON_IsTrue(uses)) : own)
-    return BPE_REFUSE(l, "pre_tokenizer.use_regex must be %s", own ? "false after a Split by a pattern" : "true");
+    return BPE_REJECT(l, "pre_tokenizer.use_regex must be %s", own ? "false after a Split by a pattern" : "true");
   return true;
 }
 
-// A TemplateProcessing of the text alone, or of a beginning token and the text.
+// A TemplateProcessing of the text alone, or of a BOS token and the text.
 static inline bool bpe_take_template(const BpeLoad *l, const cJSON *x) {
   const cJSON *single = bpe_field(x, "single"), *first = cJSON_IsArray(single) ? single->child : NULL;
   const cJSON *token = first ? bpe_field(bpe_field(first, "SpecialToken"), "id") : NULL;
@@ -342,62 +342,62 @@ static inline bool bpe_check_post_processor(const BpeLoad *l) {
   }
   for (; x; x = list ? x->next : NULL)
     if (!bpe_is_type(x, "ByteLevel") && !(bpe_is_type(x, "TemplateProcessing") && bpe_take_template(l, x)))
-      return bpe_refuse_value(l, "post_processor", x, "none, ByteLevel, and a TemplateProcessing of the text, with at "
+      return bpe_reject_value(l, "post_processor", x, "none, ByteLevel, and a TemplateProcessing of the text, with at "
                               "most one token before it; this one may add tokens");
   return true;
 }
 
 static inline bool bpe_check_model(BpeLoad *l, const cJSON *model) {
   const cJSON *x;
-  if (!cJSON_IsObject(model)) return BPE_REFUSE(l, "has no model; it is not a tokenizer.json");
+  if (!cJSON_IsObject(model)) return BPE_REJECT(l, "has no model; it is not a tokenizer.json");
   if (bpe_field(model, "type") && !bpe_is_type(model, "BPE"))
-    return bpe_refuse_value(l, "model.type", bpe_field(model, "type"), "BPE");
+    return bpe_reject_value(l, "model.type", bpe_field(model, "type"), "BPE");
   if ((x = bpe_field(model, "dropout")) && !(cJSON_IsNumber(x) && x->valuedouble == 0))
-    return BPE_REFUSE(l, "model.dropout must be null: ids would be random");
+    return BPE_REJECT(l, "model.dropout must be null: ids would be random");
   static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
   for (const char *name : must_be_empty)
     if ((x = bpe_field(model, name)) && !(cJSON_IsString(x) && !*x->valuestring))
-      return BPE_REFUSE(l, "model.%s must be null or empty", name);
+      return BPE_REJECT(l, "model.%s must be null or empty", name);
   if ((x = bpe_field(model, "ignore_merges")) && !cJSON_IsBool(x))
-    return bpe_refuse_value(l, "model.ignore_merges", x, "true and false");
+    return bpe_reject_value(l, "model.ignore_merges", x, "true and false");
   l->t->ignore_merges = cJSON_IsTrue(x);
   if (l->t->ignore_merges && l->t->byte_fallback)
-    return BPE_REFUSE(l, "model.ignore_merges must be false where byte_fallback is true");
+    return BPE_REJECT(l, "model.ignore_merges must be false where byte_fallback is true");
   l->all_bytes = bpe_field(model, "unk_token") != NULL;
   return true;
 }
 
-// Settings that this tokenizer does not support are refused by field and value: ids would differ from those the file is
-// for.
+// Settings that this tokenizer does not support are rejected by field and value: ids would differ from those the file
+// is for.
 static inline bool bpe_check_settings(BpeLoad *l) {
   const cJSON *root = l->root, *x = bpe_field(root, "version");
-  if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
+  if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REJECT(l, "version must be \"1.0\"");
   const bool truncates = bpe_field(root, "truncation") != NULL, pads = bpe_field(root, "padding") != NULL;
   l->t->ignored = truncates && pads ? "truncation and padding" : truncates ? "truncation" : pads ? "padding" : NULL;
   const cJSON *model = bpe_field(root, "model");
   if ((x = bpe_field(model, "byte_fallback")) && !cJSON_IsBool(x))
-    return bpe_refuse_value(l, "model.byte_fallback", x, "true and false");
+    return bpe_reject_value(l, "model.byte_fallback", x, "true and false");
   l->t->byte_fallback = cJSON_IsTrue(x);
   if (l->t->byte_fallback)
     return bpe_check_post_processor(l) && bpe_check_fallback(l) && bpe_check_model(l, model);
   x = bpe_field(root, "normalizer");
   l->t->nfc = x && bpe_is_type(x, "NFC");
-  if (x && !l->t->nfc) return bpe_refuse_value(l, "normalizer", x, "null and NFC");
+  if (x && !l->t->nfc) return bpe_reject_value(l, "normalizer", x, "null and NFC");
   if (!bpe_check_post_processor(l)) return false;
   if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
-    return bpe_refuse_value(l, "decoder", x, "ByteLevel");
+    return bpe_reject_value(l, "decoder", x, "ByteLevel");
   return bpe_check_pre_tokenizer(l) && bpe_check_model(l, model);
 }
 
 // Parses the file into l->root, an object.
 static inline bool bpe_parse(BpeLoad *l) {
   if (bpe_has_nul(l->file, l->file_bytes))
-    return BPE_REFUSE(l, "has a NUL character, which no token has");
+    return BPE_REJECT(l, "has a NUL character, which no token has");
   const char *stopped = l->file;
   l->root = cJSON_ParseWithLengthOpts(l->file, l->file_bytes + 1, &stopped, true);
   if (!l->root)
-    return BPE_REFUSE(l, "is not JSON from byte %td of %zu on; is it cut short?", stopped - l->file, l->file_bytes);
-  if (!cJSON_IsObject(l->root)) return BPE_REFUSE(l, "is not a tokenizer's: its JSON is not an object");
+    return BPE_REJECT(l, "is not JSON from byte %td of %zu on; is it cut short?", stopped - l->file, l->file_bytes);
+  if (!cJSON_IsObject(l->root)) return BPE_REJECT(l, "is not a tokenizer's: its JSON is not an object");
   return true;
 }
 
@@ -407,9 +407,9 @@ static inline bool bpe_find_parts(BpeLoad *l) {
   l->vocab = bpe_field(model, "vocab");
   l->merges = bpe_field(model, "merges");
   l->added = bpe_field(l->root, "added_tokens");
-  if (!cJSON_IsObject(l->vocab)) return BPE_REFUSE(l, "model.vocab is not an object");
-  if (!cJSON_IsArray(l->merges)) return BPE_REFUSE(l, "model.merges is not an array");
-  if (l->added && !cJSON_IsArray(l->added)) return BPE_REFUSE(l, "added_tokens is not an array");
+  if (!cJSON_IsObject(l->vocab)) return BPE_REJECT(l, "model.vocab is not an object");
+  if (!cJSON_IsArray(l->merges)) return BPE_REJECT(l, "model.merges is not an array");
+  if (l->added && !cJSON_IsArray(l->added)) return BPE_REJECT(l, "added_tokens is not an array");
   return true;
 }
 
@@ -425,10 +425,10 @@ static inline int32_t bpe_id_of_text(const BpeLoad *l, const char *text, size_t 
 
 static inline bool bpe_set_text(BpeLoad *l, const cJSON *id, const char *text) {
   if (id->valueint >= l->t->vocab_size)
-    return BPE_REFUSE(l, "token '%.40s' has id %d of %d tokens; ids must be 0, 1, 2 ...", text, id->valueint,
+    return BPE_REJECT(l, "token '%.40s' has id %d of %d tokens; ids must be 0, 1, 2 ...", text, id->valueint,
                       l->t->vocab_size);
   if (l->text_of_id[id->valueint])
-    return BPE_REFUSE(l, "tokens '%.40s' and '%.40s' have the same id %d", l->text_of_id[id->valueint], text,
+    return BPE_REJECT(l, "tokens '%.40s' and '%.40s' have the same id %d", l->text_of_id[id->valueint], text,
                       id->valueint);
   l->text_of_id[id->valueint] = text;
   return true;
@@ -438,30 +438,30 @@ static inline bool bpe_set_text(BpeLoad *l, const cJSON *id, const char *text) {
 static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToken *a) {
   const cJSON *id = bpe_field(x, "id"), *content = bpe_field(x, "content");
   if (!bpe_is_id(id) || !cJSON_IsString(content) || !*content->valuestring)
-    return BPE_REFUSE(l, "an added token lacks an id or content");
+    return BPE_REJECT(l, "an added token lacks an id or content");
   const bool strips[] = {cJSON_IsTrue(bpe_field(x, "lstrip")) != 0, cJSON_IsTrue(bpe_field(x, "rstrip")) != 0};
   for (const char *name : {"single_word", "lstrip", "rstrip"})
     if (bpe_field(x, name) && !cJSON_IsFalse(bpe_field(x, name)) && !(l->t->byte_fallback && name[0] != 's'))
-      return BPE_REFUSE(l, "added token '%.40s': %s must be false", content->valuestring, name);
+      return BPE_REJECT(l, "added token '%.40s': %s must be false", content->valuestring, name);
   const uint8_t *p = (const uint8_t *)content->valuestring, *end = p + strlen(content->valuestring);
   for (int n; p < end; p += n) {
     bpe_class_at(p, end, &n);
-    if (*p >= 0x80 && n == 1) return BPE_REFUSE(l, "added token %d is not UTF-8", id->valueint);
+    if (*p >= 0x80 && n == 1) return BPE_REJECT(l, "added token %d is not UTF-8", id->valueint);
   }
   int32_t in_vocab = bpe_id_of_text(l, content->valuestring, strlen(content->valuestring));
   if (in_vocab >= 0 && in_vocab != id->valueint)
-    return BPE_REFUSE(l, "added token '%.40s' has id %d, and %d in %s", content->valuestring, id->valueint, in_vocab,
+    return BPE_REJECT(l, "added token '%.40s' has id %d, and %d in %s", content->valuestring, id->valueint, in_vocab,
                       l->vocab_name);
   bool special = cJSON_IsTrue(bpe_field(x, "special"));
   bool normalized = bpe_field(x, "normalized") ? cJSON_IsTrue(bpe_field(x, "normalized")) : !special;
-  // tokenizers looks for the content's NFC. With a blank in it, a cut text might have it on both sides.
+  // tokenizers looks for the content's NFC. With a space in it, a cut text might have it on both sides.
   p = (const uint8_t *)content->valuestring;
   if (l->t->nfc && normalized && (strpbrk(content->valuestring, " \n") || nfc_first_unsettled(p, end, &p) != end))
-    return BPE_REFUSE(l, "added token '%.40s': normalized must be false where the normalizer is NFC and the token has "
-                      "a blank, a newline or what NFC changes", content->valuestring);
+    return BPE_REJECT(l, "added token '%.40s': normalized must be false where the normalizer is NFC and the token has "
+                      "a space, a newline or what NFC changes", content->valuestring);
   const bool blank = strchr(content->valuestring, ' ') || strstr(content->valuestring, bpe_blank);
   if (l->t->byte_fallback && normalized && (blank || l->t->prefix == PREFIX_PREPEND || strips[0] || strips[1]))
-    return BPE_REFUSE(l, "added token '%.40s': normalized must be false where byte_fallback is true and blanks are "
+    return BPE_REJECT(l, "added token '%.40s': normalized must be false where byte_fallback is true and spaces are "
                       "prepended or in the token, or it takes white space: tokenizers looks for another text then",
                       content->valuestring);
   *a = {id->valueint, special, normalized, in_vocab >= 0, strips[0], strips[1], 0, 0};
@@ -475,13 +475,13 @@ static inline bool bpe_read_texts(BpeLoad *l) {
   bpe_table_init(&l->id_of_text, 10);
   cJSON_ArrayForEach(x, l->vocab) {
     if (!x->string || !*x->string || !bpe_is_id(x))
-      return BPE_REFUSE(l, "%s: '%.40s' has no id", l->vocab_name, x->string ? x->string : "");
+      return BPE_REJECT(l, "%s: '%.40s' has no id", l->vocab_name, x->string ? x->string : "");
     BpeWord w;
     const uint8_t *p = (const uint8_t *)x->string;
     size_t n = strlen(x->string);
     uint64_t hash = bpe_word_key(&w, p, n, p + n);
     BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
-    if (slot->length) return BPE_REFUSE(l, "%s: '%.40s' appears twice", l->vocab_name, x->string);
+    if (slot->length) return BPE_REJECT(l, "%s: '%.40s' appears twice", l->vocab_name, x->string);
     w.value = (uint64_t)x->valueint;
     bpe_table_add(&l->id_of_text, slot, &w, hash);
     t->vocab_size++;
@@ -492,7 +492,7 @@ static inline bool bpe_read_texts(BpeLoad *l) {
     BpeAddedToken *a = &t->added[t->added_count];
     if (!bpe_read_added(l, x, a)) return false;
     if (!a->in_vocab && a->id != next)
-      return BPE_REFUSE(l, "added token '%.40s' has id %d; the next id after %s is %d",
+      return BPE_REJECT(l, "added token '%.40s' has id %d; the next id after %s is %d",
                         bpe_field(x, "content")->valuestring, a->id, l->vocab_name, next);
     if (a->id >= next) next = a->id + 1;
     t->vocab_size += !a->in_vocab;
@@ -519,9 +519,9 @@ static inline bool bpe_sort_added(const BpeLoad *l) {
   BpeAddedToken *a = l->t->added;
   qsort(a, (size_t)l->t->added_count, sizeof *a, bpe_compare_added);
   for (int i = 1; i < l->t->added_count; i++)
-    if (a[i].id == a[i - 1].id) return BPE_REFUSE(l, "added token %d appears twice", a[i].id);
+    if (a[i].id == a[i - 1].id) return BPE_REJECT(l, "added token %d appears twice", a[i].id);
   if (l->t->adds_bos && l->t->bos_id >= l->t->vocab_size)
-    return BPE_REFUSE(l, "post_processor adds token %d of %d tokens", l->t->bos_id, l->t->vocab_size);
+    return BPE_REJECT(l, "post_processor adds token %d of %d tokens", l->t->bos_id, l->t->vocab_size);
   return true;
 }
 
@@ -541,17 +541,17 @@ static inline void bpe_table_put(BpeTable *t, const uint8_t *p, size_t n, uint64
   if (!slot->length) bpe_table_add(t, slot, &w, hash);
 }
 // From texts to bytes where byte_fallback is true: what a decoder makes of each token. What is looked for in a text is
-// kept behind them.
+// kept after them.
 static inline bool bpe_read_characters(BpeLoad *l) {
   Tokenizer *t = l->t;
   char text[8];
   for (int b = 0; b < 256; b++) {
     snprintf(text, sizeof text, "<0x%02X>", b);
     if ((t->byte_id[b] = bpe_id_of_text(l, text, 6)) < 0)
-      return BPE_REFUSE(l, "%s has no token %s; one with byte_fallback has all 256", l->vocab_name, text);
+      return BPE_REJECT(l, "%s has no token %s; one with byte_fallback has all 256", l->vocab_name, text);
   }
   if (bpe_id_of_text(l, bpe_blank, 3) < 0)
-    return BPE_REFUSE(l, "%s has no token U+2581, which stands for a blank", l->vocab_name);
+    return BPE_REJECT(l, "%s has no token U+2581, which stands for a space", l->vocab_name);
   t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 2);
   t->byte_start = (size_t *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *t->byte_start);
   bpe_table_init(&t->whole, 10);
@@ -604,7 +604,7 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
     t->byte_id[b] = bpe_id_of_text(l, text, c < 0x80 ? 1 : 2);
     // tokenizers leaves out a byte without a token (SmolLM2 lacks some). Without a letter of ASCII, a file is damaged.
     if (t->byte_id[b] < 0 && (l->all_bytes || b == '\n' || (b >= ' ' && b <= '~')))
-      return BPE_REFUSE(l, "%s has no token for byte 0x%02x; byte-level BPE has all 256", l->vocab_name, b);
+      return BPE_REJECT(l, "%s has no token for byte 0x%02x; byte-level BPE has all 256", l->vocab_name, b);
   }
   t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 1);  // a token has no more bytes than its text
   t->byte_start = (size_t *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *t->byte_start);
@@ -618,7 +618,7 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
       int c = *p;                                          // of two bytes at most
       if (c >= 0x80) c = c >= 0xc2 && c < 0xe0 && (p[1] & 0xc0) == 0x80 ? (c & 0x1f) << 6 | (p[1] & 0x3f) : INT32_MAX;
       if (c >= 0x144 || byte_of_char[c] < 0)
-        return BPE_REFUSE(l, "token %d '%.40s' is not in the byte-level alphabet", id, l->text_of_id[id]);
+        return BPE_REJECT(l, "token %d '%.40s' is not in the byte-level alphabet", id, l->text_of_id[id]);
       t->bytes[at++] = (uint8_t)byte_of_char[c];
       p += c < 0x80 ? 1 : 2;
     }
@@ -635,17 +635,17 @@ static inline bool bpe_add_merge(BpeLoad *l, const char *where, const char *left
     left_bytes = (size_t)(right++ - left);
     if (strchr(right, ' ')) right = NULL;
   }
-  if (!right) return BPE_REFUSE(l, "%s is not a pair of tokens", where);
+  if (!right) return BPE_REJECT(l, "%s is not a pair of tokens", where);
   size_t right_bytes = strlen(right);
   memcpy(l->scratch, left, left_bytes);
   memcpy(l->scratch + left_bytes, right, right_bytes);
   BpeMerge m = {bpe_id_of_text(l, left, left_bytes), bpe_id_of_text(l, right, right_bytes),
                 bpe_id_of_text(l, l->scratch, left_bytes + right_bytes)};
   if (m.left < 0 || m.right < 0 || m.result < 0)
-    return BPE_REFUSE(l, "%s: '%.40s' is not in %s", where,
+    return BPE_REJECT(l, "%s: '%.40s' is not in %s", where,
                       m.left < 0 ? left : m.right < 0 ? right : "their union", l->vocab_name);
   if (l->t->byte_fallback && (bpe_byte_of(l->text_of_id[m.left]) >= 0 || bpe_byte_of(l->text_of_id[m.right]) >= 0))
-    return BPE_REFUSE(l, "%s: '%.40s' joins the token of a byte, which is no text", where, left);
+    return BPE_REJECT(l, "%s: '%.40s' joins the token of a byte, which is no text", where, left);
   l->t->merges[l->t->merge_count++] = m;
   return true;
 }
@@ -670,7 +670,7 @@ static inline bool bpe_read_merges(BpeLoad *l) {
   return true;
 }
 
-// The table of pieces that are a token whatever the merges say.
+// The table of pre-tokens that are a token whatever the merges say.
 static inline bool bpe_index_whole(const BpeLoad *l) {
   Tokenizer *t = l->t;
   if (!t->ignore_merges) return true;
@@ -750,10 +750,10 @@ static inline bool bpe_read_vocab_json(BpeLoad *l) {
   return bpe_read_texts(l) && bpe_sort_added(l) && bpe_read_bytes(l);
 }
 
-// Reads merges.txt at l->path. An empty line is refused, except after the last newline.
+// Reads merges.txt at l->path. An empty line is rejected, except after the last newline.
 static inline bool bpe_read_merges_txt(BpeLoad *l) {
   if (!bpe_read_file(l)) return false;
-  if (memchr(l->file, 0, l->file_bytes)) return BPE_REFUSE(l, "has a NUL character, which no token has");
+  if (memchr(l->file, 0, l->file_bytes)) return BPE_REJECT(l, "has a NUL character, which no token has");
   size_t lines = 1;
   for (const char *p = l->file; (p = strchr(p, '\n')); p++) lines++;
   l->t->merges = (BpeMerge *)bpe_resize(NULL, lines, sizeof *l->t->merges);
@@ -776,25 +776,25 @@ static inline bool bpe_names_other_special(const cJSON *x) {
   return cJSON_IsString(content) && strcmp(content->valuestring, bpe_end_of_text) != 0;
 }
 
-// Refuses settings of a file beside vocab.json (`l->path`) that this tokenizer does not support.
+// Rejects settings of a file beside vocab.json (`l->path`) that this tokenizer does not support.
 static inline bool bpe_check_beside(BpeLoad *l) {
   if (access(l->path, F_OK) != 0) return true;
   if (!bpe_read_file(l) || !bpe_parse(l)) return false;
   const cJSON *x, *y;
   static const char *const must_be_false[] = {"add_prefix_space", "add_bos_token"};
   for (const char *name : must_be_false)
-    if (cJSON_IsTrue(bpe_field(l->root, name))) return BPE_REFUSE(l, "%s must be false", name);
+    if (cJSON_IsTrue(bpe_field(l->root, name))) return BPE_REJECT(l, "%s must be false", name);
   x = bpe_field(l->root, "tokenizer_class");
   const char *its_class = cJSON_IsString(x) ? x->valuestring : "GPT2Tokenizer";
   if (strncmp(its_class, "GPT2Tokenizer", 13) && strcmp(its_class, "PreTrainedTokenizerFast"))
-    return BPE_REFUSE(l, "tokenizer_class is %.40s, vocab.json is read as GPT-2's; %s", its_class, bpe_use_json);
+    return BPE_REJECT(l, "tokenizer_class is %.40s, vocab.json is read as GPT-2's; %s", its_class, bpe_use_json);
   cJSON_ArrayForEach(x, l->root) {
     size_t n = x->string ? strlen(x->string) : 0;
     bool token = n > 6 && !strcmp(x->string + n - 6, "_token");
     bool list = n && (!strcmp(x->string, "additional_special_tokens") || !strcmp(x->string, "added_tokens_decoder"));
     bool other = token && bpe_names_other_special(x);
     if (list) cJSON_ArrayForEach(y, x) other = other || bpe_names_other_special(y);
-    if (other) return BPE_REFUSE(l, "%s names a special token beside %s; %s", x->string, bpe_end_of_text,
+    if (other) return BPE_REJECT(l, "%s names a special token beside %s; %s", x->string, bpe_end_of_text,
                                  bpe_use_json);
   }
   cJSON_Delete(l->root);
@@ -810,9 +810,9 @@ static inline bool bpe_load_pair(Tokenizer *t, const char *dir, Error *error) {
   BpeLoad l = bpe_load_start(t, dir, "vocab.json", error);
   for (int i = 0; i < 5; i++)
     if ((size_t)snprintf(paths[i], sizeof paths[i], "%s/%s", dir, names[i]) >= sizeof paths[i])
-      return BPE_REFUSE(&l, "the path is too long");
+      return BPE_REJECT(&l, "the path is too long");
   if (access(paths[0], F_OK) == 0)
-    return bpe_refuse(error, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
+    return bpe_reject(error, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
   bool ok = true;
   for (int i = 1; ok && i <= 2; i++) { l.path = paths[i]; ok = bpe_check_beside(&l); }
   if (ok) { l.path = paths[3]; ok = bpe_read_vocab_json(&l); }
@@ -840,7 +840,7 @@ static inline const GgufKey *bpe_gguf_array(const BpeLoad *l, const GgufFile *g,
                                             const GgufKey *like) {
   const GgufKey *k = gguf_find(g, name);
   if (k && k->is_array && k->type == type && k->count < INT32_MAX && (!like || k->count == like->count)) return k;
-  BPE_REFUSE(l, "%s is %s", name, k ? "of another type, or not as long as tokenizer.ggml.tokens" : "missing");
+  BPE_REJECT(l, "%s is %s", name, k ? "of another type, or not as long as tokenizer.ggml.tokens" : "missing");
   return NULL;
 }
 static inline void bpe_gguf_text(FILE *f, const char *before, GgufText t) {
@@ -849,14 +849,14 @@ static inline void bpe_gguf_text(FILE *f, const char *before, GgufText t) {
 }
 enum BpeGgufType { BPE_NORMAL = 1, BPE_UNKNOWN, BPE_CONTROL, BPE_USER, BPE_UNUSED, BPE_BYTE };
 // What a GGUF says of its tokenizer. pre: of byte-level BPE; NULL: its merges follow from scores. count: of tokens.
-// bos: a token that begins each text; at NULL: none does.
+// bos: a token that starts each text; at NULL: none does.
 struct BpeGguf {
   const BpePre *pre;
   const GgufKey *tokens, *types, *merges, *scores;
   uint64_t count;
   GgufText bos;
   int32_t bos_id;
-  bool prefix;                                   // a blank before a text
+  bool prefix;                                   // a space before a text
 };
 static inline float bpe_gguf_score(const GgufKey *scores, uint64_t i) {
   float x;
@@ -996,7 +996,7 @@ static inline void bpe_gguf_json(FILE *f, const BpeGguf *g) {
   for (uint64_t i = 0; g->pre && i < g->merges->count; i++) bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
   fputs("]}}\n", f);
 }
-// Reads the arrays and, for scores, refuses texts of which merges cannot be told in time.
+// Reads the arrays and, for scores, rejects texts of which merges cannot be told in time.
 static inline bool bpe_gguf_arrays(const BpeLoad *l, const GgufFile *g, bool scores, BpeGguf *to) {
   enum { MOST_BYTES = 1024 };
   to->tokens = bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, NULL);
@@ -1011,7 +1011,7 @@ static inline bool bpe_gguf_arrays(const BpeLoad *l, const GgufFile *g, bool sco
     const GgufText t = gguf_next(&at);
     const double score = bpe_gguf_score(to->scores, i);
     if (t.bytes > MOST_BYTES || !isfinite(score))
-      return BPE_REFUSE(l, "token %d has %zu bytes and a score of %g, expected at most %d and a number", (int)i,
+      return BPE_REJECT(l, "token %d has %zu bytes and a score of %g, expected at most %d and a number", (int)i,
                         t.bytes, score, MOST_BYTES);
   }
   return true;
@@ -1024,26 +1024,26 @@ static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
   for (const BpePre &p : bpe_pres) if (!scores && name && !strcmp(p.name, name)) x.pre = &p;
   bool ok = true;
   if (!model || (!scores && strcmp(model, "gpt2")))
-    ok = BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, and llama, SentencePiece's, are "
+    ok = BPE_REJECT(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, and llama, SentencePiece's, are "
                     "read: --tokenizer may name another", model ? model : "missing");
   else if (!scores && !x.pre)
-    ok = BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2, llama-bpe, tekken or gpt-4o: "
+    ok = BPE_REJECT(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2, llama-bpe, tekken or gpt-4o: "
                     "--tokenizer may name the model's tokenizer.json", name ? name : "missing");
   free(model);
   free(name);
   double id = scores ? 1 : -1, adds = scores;    // llama.cpp's defaults
   if (ok && gguf_number(g, "tokenizer.ggml.add_space_prefix", &adds) && adds != 0 && !scores)
-    return BPE_REFUSE(l, "tokenizer.ggml.add_space_prefix is true, only false is read");
+    return BPE_REJECT(l, "tokenizer.ggml.add_space_prefix is true, only false is read");
   x.prefix = adds != 0;
   for (const char *off : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.remove_extra_whitespaces"})
-    if (ok && gguf_number(g, off, &adds) && adds != 0) return BPE_REFUSE(l, "%s is true, only false is read", off);
+    if (ok && gguf_number(g, off, &adds) && adds != 0) return BPE_REJECT(l, "%s is true, only false is read", off);
   if (!ok || !bpe_gguf_arrays(l, g, scores, &x)) return false;
   adds = scores || x.pre->ignore_merges;         // llama.cpp's default for Llama 3 and SentencePiece
   const bool said = gguf_number(g, "tokenizer.ggml.add_bos_token", &adds);
   gguf_number(g, "tokenizer.ggml.bos_token_id", &id);
   const bool has = id >= 0 && id < (double)x.count;
   if (adds != 0 && !has)
-    return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is %s, but bos_token_id is %s", said ? "true"
+    return BPE_REJECT(l, "tokenizer.ggml.add_bos_token is %s, but bos_token_id is %s", said ? "true"
                       : "missing, which means true", id < 0 ? "missing" : "no token");
   x.bos = has && adds != 0 ? gguf_text_at(x.tokens, (uint64_t)id) : GgufText{};
   x.bos_id = x.bos.at ? (int32_t)id : -1;
@@ -1069,7 +1069,7 @@ bool tokenizer_scores(const Tokenizer *t, float *score) {
                                  (uint64_t)id);
   }
   for (int i = 0; i < t->merge_count; i++) last[t->merges[i].result] = i;
-  // All merges that make a token stand together; tokens between them have its score, which is right of runs of blanks.
+  // All merges that make a token stand together; tokens between them have its score, which is right of runs of spaces.
   for (int i = 0, end = -1, first = -1; ok && i < t->merge_count; i++) {
     const int32_t id = t->merges[i].result;
     if (!plain[id]) continue;
@@ -1114,7 +1114,7 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   if (gguf_is(path)) return tokenizer_load_gguf(t, path, error);
   if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error);
   if ((size_t)snprintf(json, sizeof json, "%s/tokenizer.json", path) >= sizeof json - 16)
-    return bpe_refuse(error, "tokenizer", "the path is too long");
+    return bpe_reject(error, "tokenizer", "the path is too long");
   snprintf(vocab, sizeof vocab, "%s/vocab.json", path);
   snprintf(merges, sizeof merges, "%s/merges.txt", path);
   if (access(json, F_OK) == 0) return tokenizer_load(t, json, error);
@@ -1122,8 +1122,8 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   if (has_vocab && has_merges) return bpe_load_pair(t, path, error);
   snprintf(json, sizeof json, "%s/tokenizer.model", path);
   if (access(json, F_OK) == 0)
-    return bpe_refuse(error, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
-  return bpe_refuse(error, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
+    return bpe_reject(error, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
+  return bpe_reject(error, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
                     "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }
 
@@ -1134,7 +1134,7 @@ static inline cJSON *tokens_read(const char *path, Error *error) {
   int64_t bytes = 0;
   char *text = file_get(path, FILE_MAX, &bytes), *save = NULL;
   if (!text) {
-    bpe_refuse(error, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
+    bpe_reject(error, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
                strerror(errno));
     return NULL;
   }
@@ -1157,9 +1157,9 @@ static inline cJSON *tokens_read(const char *path, Error *error) {
     if (!bad && (!n || n > 512)) bad = number;
   }
   if (list && number && !bad && number <= TOKENS_MAX) return list;
-  if (!list) bpe_refuse(error, path, "is neither lines of text nor a JSON array of texts");
-  else if (bad) bpe_refuse(error, path, "its token %d is no text of 1 to 512 bytes", bad);
-  else bpe_refuse(error, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
+  if (!list) bpe_reject(error, path, "is neither lines of text nor a JSON array of texts");
+  else if (bad) bpe_reject(error, path, "its token %d is no text of 1 to 512 bytes", bad);
+  else bpe_reject(error, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
   cJSON_Delete(list);
   return NULL;
 }

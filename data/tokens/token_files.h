@@ -1,7 +1,7 @@
-// token_files.h: a stream of tokens, in memory or in files that are read where they lie.
+// token_files.h: a stream of tokens, in memory or in files that are read where they are.
 //
 //   1 a split      one stream of ids, with a mask; in memory
-//   2 kinds        the files of llm.c and modded-nanogpt, llmq, Megatron, nanoGPT: told apart by their first bytes
+//   2 kinds        the files of llm.c and modded-nanogpt, llmq, Megatron, nanoGPT: detected by their first bytes
 //   3 reading      ids of a stretch of the stream, across files; what identifies a stream
 //
 // Conventions
@@ -105,7 +105,7 @@ static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, siz
 static inline const char *megatron_fault(const int32_t *length, const int64_t *offset, int64_t n, int width) {
   for (int64_t i = 0; i < n; i++)
     if (length[i] < 0 || (i && offset[i] != offset[i - 1] + (int64_t)length[i - 1] * width))
-      return length[i] < 0 ? "a sequence has a negative length" : "its sequences do not lie one behind another";
+      return length[i] < 0 ? "a sequence has a negative length" : "its sequences are not stored one after another";
   return NULL;
 }
 // Checks an index whose size is right: all of up to a million (256 x 4096) entries, else 256 evenly spaced blocks of
@@ -266,7 +266,8 @@ static inline void token_file_read(const TokenFile *f, void *to, int64_t bytes, 
   if (file_read(f->fd, to, bytes, at)) return;
   if (errno == ENODATA)
     die_missing("%s has become shorter since the start, when it had %lld bytes: nothing could be read at byte %lld; "
-                "put the whole file there and go on with --resume", f->path, (long long)f->file_bytes, (long long)at);
+                "put the whole file there and continue with --resume", f->path, (long long)f->file_bytes,
+                (long long)at);
   die_missing("%s cannot be read at byte %lld: %s", f->path, (long long)at, strerror(errno));
 }
 // The file with token i of the stream.
@@ -365,7 +366,7 @@ static inline void split_read_ahead(const Split *s, int64_t first, int64_t n) {
   }
 }
 
-// `bytes` bytes of a stream in files as they would lie in memory (split_bytes), from `from` on. ids: scratch.
+// `bytes` bytes of a stream in files as they would be in memory (split_bytes), from `from` on. ids: scratch.
 enum { COPY_SCRATCH_NUMEL = 4096 };               // tokens it has room for besides those of `bytes`
 // The first id that is not below the vocabulary among those that were read, and the largest of them.
 struct BadId { int vocab_size; int64_t at; uint32_t id, largest; };

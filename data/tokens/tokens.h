@@ -61,8 +61,8 @@ void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int toke
                        int rest = 0);
 // Opens the token file f->path; all but `first` is overwritten. Does not check the ids.
 bool token_file_open(TokenFile *f, Error *e);
-// Bytes of tokens and mask, which lie one behind the other: in memory and in llmq's files; and the mask's
-// bits, or those that say where documents begin.
+// Bytes of tokens and mask, which are stored one after the other: in memory and in llmq's files; and the mask's
+// bits, or those that say where documents start.
 size_t split_bytes(const Split *s);
 uint8_t *split_bits(const Split *s, bool begins);
 // Tokens that are predicted: all but the first.
@@ -72,7 +72,7 @@ void split_free(Split *s);
 // Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
 // of a stream of up to 16 MiB). bad: of a stream in files, what those blocks have of it.
 uint64_t split_hash(const Split *s, struct BadId *bad = NULL);
-// Refuses a split none of whose targets is trained on.
+// Rejects a split none of whose targets is trained on.
 bool split_check_mask(const Split *s, const char *name, Error *e);
 // Opens s->file[0 .. s->files), whose paths are set, as one stream. An id >= vocab_size is an error: here, if it is in
 // the blocks that split_hash reads, else when it is read.

@@ -1,5 +1,5 @@
 // cublasLt.h of the emulation: the part of cuBLASLt that the program uses, with the rules of its manual. Anything else
-// is refused with the documented status, never guessed; GetStatusString adds the rule that was broken.
+// is rejected with the documented status, never guessed; GetStatusString adds the rule that was broken.
 //
 //   types        compute, scale, A, B, C, D and bias types: the manual's table for cublasLtMatmul()
 //   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands, scales and leading dimensions on
@@ -11,7 +11,7 @@
 //   pointers     device memory that does not overlap the result; read when the stream reaches the call, descriptors at
 //   the call
 //
-// Algorithms differ in their order of sums, so ranks with different choices get different bits. An in-place reduction
+// Algorithms differ in their summation order, so ranks with different choices get different bits. An in-place reduction
 // adds in random order: a program that allows that scheme loses reproducibility at once.
 #pragma once
 #include "kernels/device.h"
@@ -74,7 +74,7 @@ struct EmuLtMatmul {
   const void *aux;
   int64_t aux_ld;
   const float *scale[2];                         // of A, B; NULL: 1
-  int32_t multiprocessors;                       // to plan for; 0: the device's
+  int32_t sms;                                   // to plan for; 0: the device's
 };
 struct EmuLtLayout { cudaDataType_t type; uint64_t rows, cols; int64_t ld; };
 struct EmuLtPreference { uint64_t workspace; uint32_t schemes, align[4]; };      // of A, B, C, D
@@ -92,13 +92,13 @@ typedef struct {
   int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-// ---- refusals -------------------------------------------------------------------------------------------------------
+// ---- rejections -----------------------------------------------------------------------------------------------------
 static std::string emu_lt_reason;
-EMU(cublasStatus_t) emu_lt_refuse(cublasStatus_t status, const char *why) {
+EMU(cublasStatus_t) emu_lt_reject(cublasStatus_t status, const char *why) {
   emu_lt_reason = why;
   return status;
 }
-#define EMU_LT_NEED(cond, status, why) do { if (!(cond)) return emu_lt_refuse(CUBLAS_STATUS_##status, why); } while (0)
+#define EMU_LT_NEED(cond, status, why) do { if (!(cond)) return emu_lt_reject(CUBLAS_STATUS_##status, why); } while (0)
 
 EMU(size_t) cublasLtGetVersion() { return 130100; }
 EMU(const char *) cublasLtGetStatusString(cublasStatus_t s) {
@@ -150,11 +150,11 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu_lt_set(&d->bias, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu_lt_set(&d->aux, 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu_lt_set(&d->aux_ld, 8, p, bytes);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return emu_lt_set(&d->multiprocessors, 4, p, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return emu_lt_set(&d->sms, 4, p, bytes);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu_lt_set(&d->scale[0], 8, p, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu_lt_set(&d->scale[1], 8, p, bytes);
   }
-  return emu_lt_refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute of a product that is not emulated");
+  return emu_lt_reject(CUBLAS_STATUS_INVALID_VALUE, "attribute of a product that is not emulated");
 }
 EMU(cublasStatus_t)
 cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type, uint64_t rows, uint64_t cols, int64_t ld) {
@@ -185,7 +185,7 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmu
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return emu_lt_set(&p->align[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], 4, x, bytes);
   }
-  return emu_lt_refuse(CUBLAS_STATUS_INVALID_VALUE, "preference that is not emulated");
+  return emu_lt_reject(CUBLAS_STATUS_INVALID_VALUE, "preference that is not emulated");
 }
 
 // ---- what is supported ---------------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
     EMU_LT_NEED(!o.scale[0] && !o.scale[1], INVALID_VALUE, "a scale of an operand that is not fp8");
   }
   EMU_LT_NEED(!emu_lt_uses_bias(o.epilogue) || o.bias, INVALID_VALUE, "no bias pointer");
-  EMU_LT_NEED(o.multiprocessors >= 0 && o.multiprocessors <= EMU_MULTIPROCESSORS, INVALID_VALUE,
-              "a number of multiprocessors that the device does not have");
+  EMU_LT_NEED(o.sms >= 0 && o.sms <= EMU_MULTIPROCESSORS, INVALID_VALUE,
+              "a number of SMs that the device does not have");
   if (emu_lt_uses_aux(o.epilogue)) {
     EMU_LT_NEED(o.aux, INVALID_VALUE, "no auxiliary pointer");
     EMU_LT_NEED(o.aux_ld >= (int64_t)m, INVALID_VALUE, "the auxiliary leading dimension is smaller than D's rows");
@@ -240,7 +240,7 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
     case CUBLASLT_EPILOGUE_BIAS:
     case CUBLASLT_EPILOGUE_DGELU: return CUBLAS_STATUS_SUCCESS;
   }
-  return emu_lt_refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an epilogue that is not emulated");
+  return emu_lt_reject(CUBLAS_STATUS_NOT_SUPPORTED, "an epilogue that is not emulated");
 }
 
 // ---- algorithms ----------------------------------------------------------------------------------------------------
@@ -266,9 +266,9 @@ static const EmuLtAlgo emu_lt_algos[] = {
     {EMU_LT_MAGIC, 33, 23, 9, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_EVEN_ODD, 1, 1}};
 
 static int emu_lt_planned_for;
-int emu_lt_multiprocessors() { return emu_lt_planned_for; }
-static unsigned emu_lt_refused;                  // emu.h: EMU_LT_WITHOUT_*
-void emu_lt_without(unsigned what) { emu_lt_refused = what; }
+int emu_lt_sms() { return emu_lt_planned_for; }
+static unsigned emu_lt_rejected;                 // emu.h: EMU_LT_WITHOUT_*
+void emu_lt_without(unsigned what) { emu_lt_rejected = what; }
 static int64_t emu_lt_differs = -1;
 void emu_lt_differ(int64_t element) { emu_lt_differs = element; }
 
@@ -281,11 +281,11 @@ emu_lt_runs(const EmuLtAlgo &g, const EmuLtMatmul &o, const EmuLtLayout &a, cons
             const EmuLtLayout &d, const uint32_t *align) {
   EMU_LT_NEED(g.magic == EMU_LT_MAGIC, INVALID_VALUE, "an algorithm that no heuristic returned");
   const bool fused = emu_lt_uses_aux(o.epilogue);
-  EMU_LT_NEED(!fused || (g.fused && !(emu_lt_refused & EMU_LT_WITHOUT_FUSED)), NOT_SUPPORTED,
+  EMU_LT_NEED(!fused || (g.fused && !(emu_lt_rejected & EMU_LT_WITHOUT_FUSED)), NOT_SUPPORTED,
               "epilogue of the algorithm");
   EMU_LT_NEED(!fused || (uintptr_t)o.aux % 16 == 0, NOT_SUPPORTED, "alignment of the auxiliary matrix");
-  EMU_LT_NEED(!(emu_lt_refused & EMU_LT_WITHOUT_ALL), NOT_SUPPORTED, "a test refuses everything");
-  const uint32_t need = emu_lt_refused & EMU_LT_WITHOUT_UNALIGNED || a.type == CUDA_R_8F_E4M3 ? 16 : g.align;
+  EMU_LT_NEED(!(emu_lt_rejected & EMU_LT_WITHOUT_ALL), NOT_SUPPORTED, "a test rejects everything");
+  const uint32_t need = emu_lt_rejected & EMU_LT_WITHOUT_UNALIGNED || a.type == CUDA_R_8F_E4M3 ? 16 : g.align;
   const EmuLtLayout *l[] = {&a, &b, &c, &d};
   for (int i = 0; i < 4; i++)
     EMU_LT_NEED(align[i] >= need && (size_t)l[i]->ld * emu_lt_bytes(l[i]->type) % need == 0, NOT_SUPPORTED,
@@ -301,11 +301,11 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cubla
                                int *count) {
   EMU_LT_NEED(h && h->open, NOT_INITIALIZED, "no handle");
   EMU_LT_NEED(wanted > 0 && results && count, INVALID_VALUE, "no results asked for");
-  emu_lt_planned_for = o->multiprocessors;
+  emu_lt_planned_for = o->sms;
   *count = 0;
   const cublasStatus_t s = emu_lt_check(*o, *a, *b, *c, *d);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
-  const bool swap = (d->rows / 8 + d->cols / 8 + (o->multiprocessors ? 1 : 0)) % 2;
+  const bool swap = (d->rows / 8 + d->cols / 8 + (o->sms ? 1 : 0)) % 2;
   const int order[] = {0, 1, swap ? 3 : 2, swap ? 2 : 3, 4, 5, 6, 7, 8, 9, 10, 11};
   for (int i : order) {
     const EmuLtAlgo &g = emu_lt_algos[i];
@@ -348,7 +348,7 @@ cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtM
     case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: x = g.splits; break;
     case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: x = g.scheme; break;
     case CUBLASLT_ALGO_CONFIG_STAGES_ID: x = g.stages; break;
-    default: return emu_lt_refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute of an algorithm that is not emulated");
+    default: return emu_lt_reject(CUBLAS_STATUS_INVALID_VALUE, "attribute of an algorithm that is not emulated");
   }
   memcpy(to, &x, 4);
   if (written) *written = 4;
@@ -561,8 +561,8 @@ static const EmuLtRule emu_lt_rule_list[] = {
      [](EmuLtProblem *q) { emu_lt_gelu_problem(q, emu_lt_somewhere(), 28); }, CUBLAS_STATUS_INVALID_VALUE},
     {"an auxiliary leading dimension below the rows",
      [](EmuLtProblem *q) { emu_lt_gelu_problem(q, emu_lt_somewhere(), 16); }, CUBLAS_STATUS_INVALID_VALUE},
-    {"half of the multiprocessors", [](EmuLtProblem *q) { q->o.multiprocessors = 2; }, CUBLAS_STATUS_SUCCESS},
-    {"more multiprocessors than there are", [](EmuLtProblem *q) { q->o.multiprocessors = 5; },
+    {"half of the SMs", [](EmuLtProblem *q) { q->o.sms = 2; }, CUBLAS_STATUS_SUCCESS},
+    {"more SMs than there are", [](EmuLtProblem *q) { q->o.sms = 5; },
      CUBLAS_STATUS_INVALID_VALUE},
     {"an unknown epilogue", [](EmuLtProblem *q) { q->o.epilogue = (cublasLtEpilogue_t)2; },
      CUBLAS_STATUS_NOT_SUPPORTED},

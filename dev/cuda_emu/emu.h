@@ -21,7 +21,7 @@ EMU_CALL int emu_waits(EmuWait *to, int most);   // returns their number; writes
 // From now on waits of this pair are skipped: the mutant. NULL, NULL: none is skipped.
 EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 
-// Limits of the device; requests beyond them are refused as by a real device.
+// Limits of the device; requests beyond them are rejected as by a real device.
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
 EMU_CALL void emu_set_capability(int capability);                  // 90: compute capability 9.0, with clusters (80)
@@ -30,7 +30,7 @@ EMU_CALL void emu_set_built_for(int capability);
 // The device's memory is the host's, and the host's page cache holds so many bytes of it; 0: memory of its own.
 EMU_CALL void emu_set_integrated(size_t cached_bytes);
 EMU_CALL void emu_set_devices(int count);                          // 8
-// Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
+// Devices are MIG instances of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);
 
 // cuda_probe (kernels/cuda/probe.cuh) of an emulated device.
@@ -57,8 +57,8 @@ EMU_CALL int emu_nccl_blocks();
 // What libraries and driver say of themselves (NCCL 2.28.9, CUDA 13.0).
 EMU_CALL void emu_set_nccl_version(int version);
 
-// What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
-// aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
+// What the emulated cuBLASLt rejects from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
+// aligned; everything. The program's own kernels then do that work. 0: it rejects nothing.
 // Algorithms that the emulated heuristic returns for aligned operands; the one that tuning finds is behind the eighth.
 enum { EMU_LT_CANDIDATES = 10 };
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
@@ -66,8 +66,8 @@ EMU_CALL void emu_lt_without(unsigned what);
 // From now on the algorithm that tuning finds, with the bits of the heuristic's first, has another last bit in this
 // element of a result. -1: in none.
 EMU_CALL void emu_lt_differ(int64_t element);
-// The number of multiprocessors that the latest heuristic was asked to plan for; 0: the device's.
-EMU_CALL int emu_lt_multiprocessors();
-// The i-th rule of the emulated cuBLASLt, NULL after the last; and whether it refuses or allows what it should.
+// The number of SMs that the latest heuristic was asked to plan for; 0: the device's.
+EMU_CALL int emu_lt_sms();
+// The i-th rule of the emulated cuBLASLt, NULL after the last; and whether it rejects or allows what it should.
 EMU_CALL const char *emu_lt_rule_name(int i);
 EMU_CALL bool emu_lt_rule_holds(int i);

@@ -3,8 +3,8 @@
 //
 // Clusters (compute capability 9.0 and later): blocks of whole warps, all of whose threads are at most EMU_MAX_THREADS.
 // Each block has shared memory of its own, at the same places, and a barrier of its own; one more is the cluster's. A
-// block that writes into another's shared memory must know that it has begun, and no block may end before it knows that
-// nobody does so any more: both by a barrier of the cluster, and both are asked for.
+// block that writes into another's shared memory must know that it has started, and no block may end before it knows
+// that nobody does so any more: both by a barrier of the cluster, and both are asked for.
 //
 // Speed: a thread that never waits needs no switch, because the stack continues with the next thread. A waiting thread
 // switches straight to its successor. A bit mask per warp says which threads can run.
@@ -17,7 +17,7 @@
 #include "intrinsics.h"
 #include <sys/mman.h>
 
-// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, loads another. A new stack begins
+// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, loads another. A new stack starts
 // with EMU_SWITCH_WORDS words, of which the one numbered EMU_SWITCH_RETURN is where to go.
 extern "C" void emu_switch(void **save, void *to);
 #if defined(__aarch64__)
@@ -118,7 +118,7 @@ EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
   emu_static_bytes += emu_round(bytes, 16);
   if (emu_static_bytes > EMU_STATIC_LIMIT)
     emu_fail("%zu bytes of static shared memory: more than 48 KiB must be SHARED_DYNAMIC", emu_static_bytes);
-  // A device refuses such launches; here a kernel's static bytes are known when it runs.
+  // A device rejects such launches; here a kernel's static bytes are known when it runs.
   if (emu_static_bytes + emu_dynamic.bytes > EMU_STATIC_LIMIT && emu_dynamic.bytes > emu_dynamic.asked)
     emu_fail("invalid argument: %zu static and %zu dynamic bytes of shared memory, more than 48 KiB together, and %zu "
              "dynamic ones asked for", emu_static_bytes, emu_dynamic.bytes, emu_dynamic.asked);
@@ -148,12 +148,12 @@ EMU(void) emu_check_shared(unsigned rank) {
   for (unsigned i = 0; i < emu_array_count; i++) {
     const EmuShared *a = emu_arrays[i];
     if (!emu_untouched(a->data + rank * EMU_SHARED_STRIDE + a->bytes, emu_round(a->bytes, 16) + EMU_GUARD - a->bytes))
-      emu_fail("block (%u,%u,%u) wrote behind a shared array of %zu bytes", block.x, block.y, block.z, a->bytes);
+      emu_fail("block (%u,%u,%u) wrote after a shared array of %zu bytes", block.x, block.y, block.z, a->bytes);
   }
   const size_t dynamic = emu_round(emu_dynamic.bytes, 1024);
   const char *end = emu_dynamic_end + rank * EMU_SHARED_STRIDE;
   if (!emu_untouched(end - dynamic + emu_dynamic.bytes, dynamic - emu_dynamic.bytes))
-    emu_fail("block (%u,%u,%u) wrote behind %zu bytes of dynamic shared memory", block.x, block.y, block.z,
+    emu_fail("block (%u,%u,%u) wrote after %zu bytes of dynamic shared memory", block.x, block.y, block.z,
              emu_dynamic.bytes);
 }
 
@@ -167,7 +167,7 @@ EMU(void) emu_check_shared(unsigned rank) {
     shown++;
     used += (size_t)snprintf(text + used, sizeof text - used, " thread %u waits in %s;", i, emu_threads[i].waits_in);
   }
-  emu_fail("divergence: no thread of the block can go on:%s %u of %u threads have ended", text, emu_finished,
+  emu_fail("divergence: no thread of the block can continue:%s %u of %u threads have ended", text, emu_finished,
            emu_thread_count);
 }
 static inline EmuThread *emu_next() {

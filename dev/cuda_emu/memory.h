@@ -176,7 +176,7 @@ EMU(EmuPlace) emu_place(const void *p, size_t bytes, const char *who) {
   if (!a && emu_in_heap(p)) emu_fail("%s: %p is device memory that is not allocated", who, p);
   if (!a) a = pinned;
   if (a && (const char *)p + bytes > a->data + a->bytes) {
-    if (a == pinned && (const char *)p == a->data + a->bytes) return EMU_PAGEABLE;   // begins where pinned memory ends
+    if (a == pinned && (const char *)p == a->data + a->bytes) return EMU_PAGEABLE;   // starts where pinned memory ends
     emu_fail("%s: %zu bytes from %p on go beyond an allocation of %zu bytes", who, bytes, p, a->bytes);
   }
   return !a ? EMU_PAGEABLE : a == pinned ? EMU_PINNED : EMU_ON_DEVICE;

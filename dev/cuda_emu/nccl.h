@@ -56,7 +56,7 @@ typedef struct { size_t size; unsigned magic; int blocking, minCTAs, maxCTAs, sp
    NCCL_CONFIG_UNDEF_INT}
 enum { EMU_NCCL_MAXCHANNELS = 64 };
 
-// What goes on in the background of a call: `run` says whether it is done. Nothing at all happens before `questions`
+// What continues in the background of a call: `run` says whether it is done. Nothing at all happens before `questions`
 // of ncclCommGetAsyncError.
 struct EmuNcclJob {
   std::function<bool()> run;
@@ -90,11 +90,11 @@ typedef EmuNcclComm *ncclComm_t;
 // ---- errors --------------------------------------------------------------------------------------------------------
 static std::string emu_nccl_error = "";
 static int emu_nccl_queries_to_loss;             // the ncclCommGetAsyncError that reports it, counted down; 0: none
-EMU(ncclResult_t) emu_nccl_refuse(ncclResult_t r, const char *why) {
+EMU(ncclResult_t) emu_nccl_reject(ncclResult_t r, const char *why) {
   emu_nccl_error = why;
   return r;
 }
-#define EMU_NCCL_NEED(cond, result, why) do { if (!(cond)) return emu_nccl_refuse(ncclInvalid##result, why); } while (0)
+#define EMU_NCCL_NEED(cond, result, why) do { if (!(cond)) return emu_nccl_reject(ncclInvalid##result, why); } while (0)
 EMU(const char *) ncclGetErrorString(ncclResult_t r) {
   return r == ncclSuccess              ? "no error"
          : r == ncclUnhandledCudaError ? "unhandled cuda error"
@@ -112,14 +112,14 @@ EMU(ncclResult_t) ncclGetVersion(int *version) {
 }
 
 // ---- in the background ---------------------------------------------------------------------------------------------
-static int emu_nccl_jobs;                        // begun and not done: then no other call may be made
+static int emu_nccl_jobs;                        // started and not done: then no other call may be made
 static int64_t emu_nccl_begun, emu_nccl_asked;   // jobs of nonblocking communicators; questions answered ncclInProgress
 
 EMU(void) emu_nccl_alone(const char *call) {
   if (emu_nccl_jobs)
     emu_fail("%s: a call of NCCL before ncclCommGetAsyncError has said ncclSuccess of an earlier one", call);
 }
-// Lets a job go on; whether it is done.
+// Lets a job continue; whether it is done.
 EMU(bool) emu_nccl_advance(EmuNcclJob *job) {
   if (job->done) return true;
   if (job->questions-- > 0) return false;
@@ -132,7 +132,7 @@ EMU(bool) emu_nccl_advance(EmuNcclJob *job) {
   emu_nccl_jobs--;
   return true;
 }
-// Begins a job of these communicators. A blocking one waits for it; another has not even begun.
+// Starts a job of these communicators. A blocking one waits for it; another has not even begun.
 EMU(ncclResult_t)
 emu_nccl_begin(const std::vector<ncclComm_t> &comms, std::vector<EmuStream *> streams,
                std::function<bool(EmuNcclJob *)> run) {
@@ -150,7 +150,7 @@ emu_nccl_begin(const std::vector<ncclComm_t> &comms, std::vector<EmuStream *> st
   raw->questions = 1 + (int)((emu_nccl_begun++ * 5 + rank * 3) % 4);           // not alike on all ranks
   for (EmuStream *s : raw->streams) s->claimed = true;
   for (ncclComm_t c : comms) c->job = job;
-  return emu_nccl_begun % 3 ? ncclInProgress : ncclSuccess;      // NCCL says either where it has but begun
+  return emu_nccl_begun % 3 ? ncclInProgress : ncclSuccess;      // NCCL says either where it has but started
 }
 EMU(ncclResult_t) ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *failed) {
   EMU_NCCL_NEED(comm && failed, Argument, "no communicator");

@@ -1,6 +1,6 @@
 // selftest.h: small CUDA programs, most of them wrong, that show what the emulation detects. dev/test/test_emulation.h
-// runs them by number (emu.h), each in a separate process, because the emulation ends the process where a GPU would go
-// on with wrong numbers.
+// runs them by number (emu.h), each in a separate process, because the emulation ends the process where a GPU would
+// continue with wrong numbers.
 #pragma once
 #include "kernels/cuda/gpu.h"
 #include "emu.h"
@@ -199,7 +199,7 @@ static bool self_write_at(int64_t at) {
 static bool self_write_behind() { return self_write_at(25); }
 static bool self_write_before() { return self_write_at(-1); }
 static bool self_write_far() { return self_write_at(1000); }
-// One element behind whole pages; the stream has opened the allocation before.
+// One element after whole pages; the stream has opened the allocation before.
 __global__ static void self_read_kernel(float *out, int64_t at) { out[0] = out[at]; }
 static bool self_read_behind() {
   SelfTest t = self_open();
@@ -318,7 +318,7 @@ static bool self_cluster(int steps) {
 static bool self_cluster_right() { return self_cluster(SELF_BEGUN | SELF_GIVEN); }
 static bool self_cluster_not_begun() { return self_cluster(SELF_GIVEN); }
 static bool self_cluster_ends() { return self_cluster(SELF_BEGUN); }
-// What a launch and an allocation refuse, and that an error is reported once.
+// What a launch and an allocation reject, and that an error is reported once.
 static bool self_limits() {
   SelfTest t = self_open();
   const int most = (99 << 10) / 4;
@@ -480,7 +480,7 @@ static bool self_capture_rules() {
   return right;
 }
 
-// ---- warpgroup multiplies
+// ---- WGMMA instructions
 // D (64x64) = A B^T, then D += A C, of tiles of 64 x 64: small integers, so sums are exact. Each mistake breaks a rule
 // of warpgroup.h.
 enum SelfWgmma { WG_RIGHT, WG_UNFENCED, WG_SUM_CHANGED, WG_A_CHANGED, WG_NO_PROXY, WG_PROXY_LATE, WG_COPY_LATE,
@@ -579,7 +579,7 @@ static const SelfCase self_cases[] = {
     {"missing __syncwarp", NULL, self_missing_syncwarp},
     {"shuffles, votes and sums", NULL, self_sums},
     {"atomics", NULL, self_atomics},
-    {"threads that miss a barrier", "divergence: no thread of the block can go on", self_barrier_divergence},
+    {"threads that miss a barrier", "divergence: no thread of the block can continue", self_barrier_divergence},
     {"lanes in different operations", "divergence: lanes of one warp meet in", self_warp_divergence},
     {"a shuffle from an absent lane", NULL, self_absent_lane},
     {"ldmatrix and mma", NULL, self_mma},
@@ -587,29 +587,29 @@ static const SelfCase self_cases[] = {
     {"cp.async", NULL, self_cp_async_right},
     {"cp.async that nobody waits for", NULL, self_cp_async_unawaited},
     {"cp.async without a barrier", NULL, self_cp_async_no_barrier},
-    {"a write right behind device memory", "a write beside an allocation of 100 bytes; in self_", self_write_behind},
+    {"a write right after device memory", "a write beside an allocation of 100 bytes; in self_", self_write_behind},
     {"a write right before device memory", "a write beside an allocation of 100 bytes; in self_", self_write_before},
     {"a write far outside", "an access outside every allocation of device memory", self_write_far},
-    {"a read right behind", "an access outside every allocation of device memory", self_read_behind},
+    {"a read right after", "an access outside every allocation of device memory", self_read_behind},
     {"fresh device memory", NULL, self_fresh_memory},
     {"the host in device memory", "the host touches device memory", self_host_touches},
     {"the host in device memory after polling", "the host touches device memory", self_host_polls_and_touches},
     {"device memory after cudaFree", "an unallocated or freed device pointer", self_use_after_free},
     {"a host pointer for a kernel", "a pageable host pointer", self_host_pointer},
-    {"behind a shared array", "wrote behind a shared array of 120 bytes", self_shared_overrun},
-    {"behind dynamic shared memory", "wrote behind 160 bytes of dynamic shared memory", self_dynamic_overrun},
+    {"after a shared array", "wrote after a shared array of 120 bytes", self_shared_overrun},
+    {"after dynamic shared memory", "wrote after 160 bytes of dynamic shared memory", self_dynamic_overrun},
     {"too much static shared memory", "must be SHARED_DYNAMIC", self_static_limit},
     {"static and dynamic shared memory, asked for", NULL, self_shared_asked},
     {"both above 48 KiB, not asked for", "invalid argument: 256 static and 49152 dynamic bytes", self_shared_unasked},
     {"both above what a block can have", "invalid argument: 256 static and 101376 dynamic", self_shared_beyond},
-    {"warpgroup multiplies", NULL, self_wgmma_is<WG_RIGHT>},
+    {"WGMMA instructions", NULL, self_wgmma_is<WG_RIGHT>},
     {"wgmma without a fence", "no wgmma_fence before the first multiply", self_wgmma_is<WG_UNFENCED>},
-    {"wgmma: a sum written behind the fence", "a sum changed since the last", self_wgmma_is<WG_SUM_CHANGED>},
-    {"wgmma: A written behind the fence", "A in registers changed since the last", self_wgmma_is<WG_A_CHANGED>},
-    {"wgmma without proxy_fence", "written without proxy_fence and a barrier behind it", self_wgmma_is<WG_NO_PROXY>},
-    {"wgmma: proxy_fence behind the barrier", "written without proxy_fence and a", self_wgmma_is<WG_PROXY_LATE>},
+    {"wgmma: a sum written after the fence", "a sum changed since the last", self_wgmma_is<WG_SUM_CHANGED>},
+    {"wgmma: A written after the fence", "A in registers changed since the last", self_wgmma_is<WG_A_CHANGED>},
+    {"wgmma without proxy_fence", "written without proxy_fence and a barrier after it", self_wgmma_is<WG_NO_PROXY>},
+    {"wgmma: proxy_fence after the barrier", "written without proxy_fence and a", self_wgmma_is<WG_PROXY_LATE>},
     {"wgmma: proxy_fence before a copy lands", "written without proxy_fence and a", self_wgmma_is<WG_COPY_LATE>},
-    {"wgmma: a tile between two groups of rows", "a tile does not begin on 1024 bytes", self_wgmma_is<WG_ALIGNMENT>},
+    {"wgmma: a tile between two groups of rows", "a tile does not start on 1024 bytes", self_wgmma_is<WG_ALIGNMENT>},
     {"wgmma: a tile beyond shared memory", "a tile reaches beyond shared memory", self_wgmma_is<WG_BEYOND>},
     {"wgmma: reserved bits", "reserved bits or a base offset in descriptor", self_wgmma_is<WG_RESERVED>},
     {"wgmma: other operands in one warp", "threads of a warpgroup give different operands", self_wgmma_is<WG_OPERANDS>},

@@ -36,7 +36,7 @@
   X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
   X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
   X(cudaErrorStreamCaptureMerge, 902, "operation would result in a merge of separate capture sequences") \
-  X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began") \
+  X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it started") \
   X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work") \
   X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
   X(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
@@ -133,7 +133,7 @@ EMU(void) emu_idle(EmuPatience *p) {
     const std::string where = op.waits_for ? "waits for event " + op.waits_for->name : std::string("is in ") + op.name;
     waits += " " + s->name + " " + where + ";";
   }
-  if (!others) emu_fail("deadlock:%s nothing can go on", waits.c_str());
+  if (!others) emu_fail("deadlock:%s nothing can continue", waits.c_str());
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (!p->since.tv_sec) p->since = now;

@@ -1,15 +1,15 @@
-// warpgroup.h: Hopper's warpgroup multiplies (PTX ISA, "Asynchronous warpgroup level matrix instructions"), by what the
+// warpgroup.h: Hopper's WGMMA instructions (PTX ISA, "Asynchronous warpgroup level matrix instructions"), by what the
 // manual says of them. 128 threads meet; the last computes for all. Checked, each by a message that names the rule:
 //
 //   R1  a warpgroup's threads give the same operands; its first thread is a multiple of 128
 //   R3  a tile's descriptor: reserved bits, the 128-byte swizzle, a start on a multiple of 1024 but for steps within a
 //       row, all that is read inside the block's dynamic shared memory
-//   R4  elements lie by the canonical layouts: rows of 128 bytes, groups of eight rows, pieces of 16 bytes swizzled
+//   R4  elements are by the canonical layouts: rows of 128 bytes, groups of eight rows, pieces of 16 bytes swizzled
 //   R5  what d and the registers of A hold at the multiply, they held at the thread's last wgmma_fence; a d that is
 //       being computed needs none
 //   R6  until the wait that covers it, d is NaN, and nobody writes it or the registers of A; the sums land at the wait
 //   R7  a multiply reads shared memory by another path than stores and cp.async write it: what these wrote it sees only
-//       behind the writer's proxy_fence and a barrier. What it reads does not change until its wait
+//       after the writer's proxy_fence and a barrier. What it reads does not change until its wait
 //   R8  a wait covers groups that were committed; nothing is in flight when a thread ends
 //
 // What is not checked: how the tensor cores add (so these bits are not a GPU's), and time.
@@ -18,8 +18,8 @@
 
 // ---- the proxy
 // What multiplies see of the dynamic shared memory of the one block that runs, by pieces of 16 bytes; and whose
-// cp.async wrote a piece last (0: none). A piece that a thread wrote is seen behind a barrier before which that thread
-// fenced. Stores are not seen one by one: a piece that only they changed is seen behind a barrier before which all did.
+// cp.async wrote a piece last (0: none). A piece that a thread wrote is seen after a barrier before which that thread
+// fenced. Stores are not seen one by one: a piece that only they changed is seen after a barrier before which all did.
 enum { EMU_PIECES = EMU_SHARED_REGION / 16 };
 struct EmuPiece { uint64_t x[2]; };
 static EmuPiece emu_visible[EMU_PIECES];
@@ -36,7 +36,7 @@ static inline void emu_proxy_begin() {
   memset(emu_piece_by, 0, sizeof emu_piece_by);
   memset(emu_fenced, 0, sizeof emu_fenced);
 }
-static inline void *emu_shared_tiles() {         // what multiplies read must be known from the kernel's begin on
+static inline void *emu_shared_tiles() {         // what multiplies read must be known from the kernel's start on
   if (emu_capability_now / 10 != 9) emu_fail("wgmma on a device of compute capability %d", emu_capability_now);
   if (emu_cluster > 1) emu_fail("wgmma in a cluster is not emulated");
   emu_proxy_begin();
@@ -73,7 +73,7 @@ static uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transpo
   if (tile & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62))
     emu_fail("wgmma: reserved bits or a base offset in descriptor %016llx", (unsigned long long)tile);
   if (tile >> 62 != 1) emu_fail("wgmma: a tile without the 128-byte swizzle, the only one that is emulated");
-  if ((tile & 0x3fff) >> 3 & 7) emu_fail("wgmma: a tile does not begin on 1024 bytes");
+  if ((tile & 0x3fff) >> 3 & 7) emu_fail("wgmma: a tile does not start on 1024 bytes");
   const EmuPiece *pieces = emu_dynamic_pieces();
   uint64_t hash = 1469598103934665603ull;
   for (int r = 0; r < rows; r++)
@@ -81,7 +81,7 @@ static uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transpo
       const size_t piece = emu_tile_at(tile, r, c, transposed) / 16;
       if (piece >= emu_dynamic_piece_count()) emu_fail("wgmma: a tile reaches beyond shared memory");
       if (to && memcmp(&pieces[piece], &emu_visible[piece], 16))
-        emu_fail("wgmma: byte %zu of shared memory was written without proxy_fence and a barrier behind it",
+        emu_fail("wgmma: byte %zu of shared memory was written without proxy_fence and a barrier after it",
                  piece * 16);
       if (to) memcpy(to + r * columns + c, &pieces[piece], 16);
       hash = (hash ^ pieces[piece].x[0]) * 1099511628211ull, hash = (hash ^ pieces[piece].x[1]) * 1099511628211ull;

@@ -4,8 +4,8 @@
 #
 #   HOSTS=2 NODE=0 MASTER=10.0.0.1 dev/launch/torchrun.sh 8 --model small
 #
-# torchrun --no-python sets the variables of --rdzv env://, which is then chosen by itself. It listens at --master-port
-# itself, so the ranks meet at the next port. dev/torchrun_hosts.sh tests this with PyTorch.
+# torchrun --no-python sets the variables of --rdzv env://, which is then chosen automatically. It listens at
+# --master-port itself, so the ranks rendezvous at the next port. dev/torchrun_hosts.sh tests this with PyTorch.
 set -eu
 ranks=$1
 shift

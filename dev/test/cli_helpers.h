@@ -80,8 +80,8 @@ static inline int cli_find_process(int rank, bool kill_all) {
   if (dir) closedir(dir);
   return found;
 }
-// Whether something that began at `since` may go on, or was in time: limit_s, or CLI_LIMIT_S while processors are under
-// pressure. What hangs does not end by then either.
+// Whether something that started at `since` may continue, or was in time: limit_s, or CLI_LIMIT_S while processors are
+// under pressure. What hangs does not end by then either.
 static inline bool cli_in_time(const TestClock *since, double limit_s) {
   const double s = (now_ms() - since->ms) / 1e3;
   return s < limit_s || (s < CLI_LIMIT_S && test_pressed(since));
@@ -155,9 +155,9 @@ static inline int cli_count(const char *text, const char *part) {
   }
   return count;
 }
-// The program refused: exit code, and exactly one line of its own about it, which is `line` (if `line` ends in ...,
+// The program rejected: exit code, and exactly one line of its own about it, which is `line` (if `line` ends in ...,
 // figures may follow).
-static inline void cli_expect_refusal(const CliRun *r, const char *what, int code, const char *line) {
+static inline void cli_expect_rejection(const CliRun *r, const char *what, int code, const char *line) {
   char said[4096] = "", want[1024];
   int lines = 0;
   for (const char *p = r->text; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
@@ -170,7 +170,7 @@ static inline void cli_expect_refusal(const CliRun *r, const char *what, int cod
   const size_t n = strlen(line);
   const bool open_end = n > 3 && !strcmp(line + n - 3, "...");
   snprintf(want, sizeof want, "%.*s", (int)(open_end ? n - 3 : n), line);
-  EXPECT(!strstr(r->text, "MPI_ABORT"), "%s: OpenMPI's banner stands behind the line:\n%.3000s", what, r->text);
+  EXPECT(!strstr(r->text, "MPI_ABORT"), "%s: OpenMPI's banner stands after the line:\n%.3000s", what, r->text);
   EXPECT(lines == 1, "%s: %d lines of the program, must be 1; all it printed:\n%.3000s", what, lines, r->text);
   EXPECT(open_end ? !strncmp(said, want, n - 3) : !strcmp(said, want), "%s: it said\n      %s\n    must be\n      %s",
          what, said, line);
@@ -289,19 +289,19 @@ static inline void cli_need_mount_namespace() {
   cli_free(&r);
 }
 
-// ---- refusals, ends, files ------------------------------------------------------------------------------------------
-struct CliRefusal { int ranks; const char *options; int code; const char *line; };
-static inline void cli_expect_refusals(const CliRefusal *table, int count) {
+// ---- rejections, ends, files ----------------------------------------------------------------------------------------
+struct CliRejection { int ranks; const char *options; int code; const char *line; };
+static inline void cli_expect_rejections(const CliRejection *table, int count) {
   test_mpirun_patience(0);
   for (int i = 0; i < count; i++) {
     CliRun r;
     char what[1100];
     snprintf(what, sizeof what, "%d ranks, %s", table[i].ranks, table[i].options);
     CLI_RUN(&r, "%s %s --out %s %s", cli_ranks(table[i].ranks), cli_small(), cli_path("out"), table[i].options);
-    cli_expect_refusal(&r, what, table[i].code, table[i].line);
+    cli_expect_rejection(&r, what, table[i].code, table[i].line);
     cli_free(&r);
   }
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 // A token file in llm.c's format: `numel_` tokens that count up below `vocab`, cut after `bytes` (0: whole).
 static inline void cli_token_file(const char *path, int numel_, int vocab, size_t bytes) {
@@ -323,7 +323,7 @@ static inline int cli_lines(const char *path) {
   if (f) fclose(f);
   return lines;
 }
-// Starts a run that would not end by itself and waits until it has done some steps.
+// Starts a run that would not end automatically and waits until it has done some steps.
 static inline bool cli_start_endless(CliRun *r, const char *out, int ranks, const char *options) {
   char metrics[600];
   snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);

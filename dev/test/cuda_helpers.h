@@ -82,7 +82,7 @@ static inline void device_block_free(Ctx *c, DeviceBlock *b) {
     EXPECT(false, "%s: %zu bytes before a device block of %zu bytes were written", b->ops->name,
            DEVICE_GUARD_BYTES - wrong, b->bytes);
   else
-    EXPECT(wrong == DEVICE_GUARD_BYTES + behind, "%s: byte %zu behind a device block of %zu bytes was written",
+    EXPECT(wrong == DEVICE_GUARD_BYTES + behind, "%s: byte %zu after a device block of %zu bytes was written",
            b->ops->name, wrong - DEVICE_GUARD_BYTES, b->bytes);
   c->ops->memory_free(c, data, whole, MEMORY_DEVICE);
   free(b);

@@ -1,4 +1,4 @@
-// data.cc: data/ and its rooms of text, as one object of the test program with the tests that look into them.
+// data.cc: data/ and its modules of text, as one object of the test program with the tests that look into them.
 #include "data/files/files.cc"
 #include "data/tokenizer/tokenizer.cc"
 #include "data/chat/chat.cc"

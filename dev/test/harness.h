@@ -4,7 +4,7 @@
 //   TEST_MPI(name, np, "what must be true") { ... }   every one of np ranks under mpirun runs the body
 //   TEST_WAITS(name, "what must be true") { ... }     a TEST that waits most of its time, for mpirun's patience or a
 //                                                     heartbeat's: runs beside those that compute
-//   EXPECT(cond, "format", ...)   records a failure and goes on;  REQUIRE(...) records it and leaves the test
+//   EXPECT(cond, "format", ...)   records a failure and continues;  REQUIRE(...) records it and leaves the test
 //   SKIP("format", ...)           ends the test as skipped; the reason is printed in the closing lines
 //   printf("NOTE: ...\n")         a line that is also shown if the test passes
 //   test_tmp()                    a directory for this test alone, removed after it
@@ -60,8 +60,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char *f
 #define EXPECT(cond, ...) do { if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
 #define REQUIRE(cond, ...) do { if (!(cond)) { test_fail(__FILE__, __LINE__, __VA_ARGS__); return; } } while (0)
 
-// When something began, and how long until then some process had no core to run on (Linux' pressure stall information;
-// TEST_PRESSURE: another file than its own); stalled_ms -1: this kernel does not say.
+// When something started, and how long until then some process had no core to run on (Linux' pressure stall
+// information; TEST_PRESSURE: another file than its own); stalled_ms -1: this kernel does not say.
 struct TestClock { double ms, stalled_ms; };
 static inline TestClock test_clock() {
   const char *path = getenv("TEST_PRESSURE");
@@ -104,7 +104,7 @@ static const struct { const char *name, *value; } test_open_mpi[] = {
     {"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_mpi_yield_when_idle", "1"}};
 
 // After a rank has failed, and after a signal, mpirun waits this long for its ranks to end, even if all have: a second
-// unless told. 0: for a test whose ranks end by themselves, after what they had to say. More: for one whose ranks need
+// unless told. 0: for a test whose ranks end automatically, after what they had to say. More: for one whose ranks need
 // the time on a busy machine.
 static inline void test_mpirun_patience(int seconds) {
   char text[16];

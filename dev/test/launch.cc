@@ -1,4 +1,4 @@
-// launch.cc: the room launch/ and the tests that look into it, as one object of the test program.
+// launch.cc: the module launch/ and the tests that look into it, as one object of the test program.
 #include "machine/machine.cc"
 #include "launch/launch.cc"
 #include "base/processor.h"

@@ -1,4 +1,4 @@
-// lent.h: insides of a room that tests of another object need too. The object that has the room defines them.
+// lent.h: insides of a module that tests of another object need too. The object that has the module defines them.
 #pragma once
 #include "data/checkpoint/checkpoint.h"
 #include "data/models/models.h"
@@ -13,7 +13,7 @@ void lent_catch_loading_signals();
 // The number of an option; -1: there is none of this name. And its name.
 int lent_option(const char *name);
 const char *lent_option_name(int option);
-// Whether a text whose ids these are, of which it made the last `made`, loses a blank before its first byte.
+// Whether a text whose ids these are, of which it made the last `made`, loses a space before its first byte.
 bool lent_text_strips(const Tokenizer *t, int32_t *ids, int64_t count, int made, uint8_t first);
 // Tensors in memory, to be changed and written. The names and data belong to `file`.
 struct IxModel { SafetensorsFile file; SafetensorsTensor tensor[80]; const uint8_t *data[80]; int count; };

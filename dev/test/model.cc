@@ -1,4 +1,4 @@
-// model.cc: the model with the rooms that it is trained by, and the tests that look into these, as one object of the
+// model.cc: the model with the modules that it is trained by, and the tests that look into these, as one object of the
 // test program.
 #define PART_LAUNCH 1
 #define TRAINER_AS_LIBRARY 1

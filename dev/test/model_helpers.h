@@ -26,7 +26,7 @@ static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const floa
   const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
   if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
 }
-// The number after `key` at the beginning of a line of a file of /proc.
+// The number after `key` at the start of a line of a file of /proc.
 static inline size_t proc_number(const char *path, const char *key) {
   char line[256];
   size_t value = 0;

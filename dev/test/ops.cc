@@ -1,4 +1,4 @@
-// ops.cc: the tests of kernels/, which need ops and doors alone, as one object of the test program.
+// ops.cc: the tests of kernels/, which need ops and public headers alone, as one object of the test program.
 #include "kernels/cpu/threads.cc"
 #include "kernels/ops.h"
 // References draw the same numbers as kernels do. Clang knows no such pragma.

@@ -2,7 +2,7 @@
 //
 // Happens-before (Lamport 1978) by vector clocks (Mattern 1989): one component per stream and host of each rank, which
 // counts its accesses. The records of all ranks are replayed together; an entry that needs another rank's entry waits
-// for it. Memory is cut into cells where any access begins or ends. Two accesses to a cell, one of them a write, must
+// for it. Memory is cut into cells where any access starts or ends. Two accesses to a cell, one of them a write, must
 // be ordered (as race detectors require: Flanagan and Freund 2009, FastTrack). Then every read finds one writer, and
 // that must be the right one:
 //   no use before its gather              the model reads weights only while their stage is held, and finds what the
@@ -22,7 +22,7 @@ enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAME
        SCHED_OPEN_MAX = 512 };
 struct SchedClock { uint32_t t[SCHED_THREADS]; };
 // An entry, and the cells that it touches: [first, first + cells). memory: a part of working memory, or a line of the
-// plan behind these; mirror: of the window, where working memory is the device's. other: the entry whose PUBLISH it has
+// plan after these; mirror: of the window, where working memory is the device's. other: the entry whose PUBLISH it has
 // seen, the other end of a message, or the number of a meeting. arrives: a set of messages that had some for this rank.
 struct SchedEntry {
   RecordEntry e;
@@ -130,7 +130,7 @@ static int sched_thread(const SchedRun *run, int rank, int stream) {
 }
 
 // ---- from addresses to cells
-// A part of memory that begins at `key`: owner, block and place. threads: that touch it. cell: its number among those
+// A part of memory that starts at `key`: owner, block and place. threads: that touch it. cell: its number among those
 // that matter, or of the next one.
 struct SchedPart { uint64_t key; uint32_t threads; bool matters; int cell; };
 struct SchedCut { SchedPart *part; int parts; };
@@ -160,7 +160,7 @@ static SchedEntry sched_entry(const SchedRun *run, int rank, const RecordEntry *
   const SchedTold *t = run->told[x.owner];
   if (e->block >= 2) x.memory = WORK_PARTS + t->line[e->block - 2];
   x.mirror = run->mirrored && e->block == 0;
-  for (int i = 0; i < WORK_PARTS && e->block < 2; i++)           // the last one may go on, with its peers'
+  for (int i = 0; i < WORK_PARTS && e->block < 2; i++)           // the last one may continue, with its peers'
     if (t->part[i].bytes && e->access.at + (e->block == 1) * t->on_host >= t->part[i].at &&
         (x.memory < 0 || t->part[i].at >= t->part[x.memory].at)) x.memory = i;
   return x;
@@ -299,7 +299,7 @@ static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *n
   c->outs = 0;
   return true;
 }
-// Why what lies in the cell is not what entry x may read there; NULL: it is.
+// Why what is in the cell is not what entry x may read there; NULL: it is.
 static const char *sched_is_wrong_state(const SchedEntry *x, const SchedCell *c) {
   const bool here = c->pass == x->e.pass, decided = x->e.place.what == SCHEDULE_UPDATE || x->e.op == OP_COPY;
   if (c->input) return here ? NULL : "the step's input is not there yet";
@@ -312,7 +312,7 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   const bool here = c->pass == x->e.pass && w.stage == d.stage;
   const bool model = d.what == SCHEDULE_MODEL || d.what == SCHEDULE_EXPAND;
   const int stage = d.what == SCHEDULE_MODEL ? c->held_stage : d.stage;
-  // Where weights lie at other times, the model's own buffers may: it reads there what it has written in this pass.
+  // Where weights are at other times, the model's own buffers may: it reads there what it has written in this pass.
   if (c->weights && d.what == SCHEDULE_MODEL && w.what == SCHEDULE_MODEL && c->writer && c->pass == x->e.pass &&
       !(c->held >> rank & 1)) return NULL;
   if (shards && c->updated && (model || d.what == SCHEDULE_GATHER) &&
@@ -321,12 +321,12 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
   if (c->weights && d.what == SCHEDULE_MODEL && !(c->held >> rank & 1)) return "no stage is held there";
   if (c->weights && model && !(run->in_place && shards) &&
       ((w.what != SCHEDULE_GATHER && w.what != SCHEDULE_EXPAND) || w.stage != stage || c->pass != x->e.pass))
-    return "the stage is not what lies there";
-  if (d.what == SCHEDULE_GATHER && !shards && (w.what != SCHEDULE_GATHER || !here)) return "another stage lies there";
+    return "the stage is not what is there";
+  if (d.what == SCHEDULE_GATHER && !shards && (w.what != SCHEDULE_GATHER || !here)) return "another stage is there";
   if (d.what != SCHEDULE_REDUCE || x->writes) return NULL;
   if (!c->gradient)
-    return w.what != SCHEDULE_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
-  // Gaps too, which are zero: from the start, or because sums of gaps lie there, or zeroed since the buffer was begun.
+    return w.what != SCHEDULE_REDUCE || (here && w.round == d.round) ? NULL : "another round is there";
+  // Gaps too, which are zero: from the start, or because sums of gaps are there, or zeroed since the buffer was begun.
   if (c->stale && (c->modelled || (c->writer && w.what != SCHEDULE_REDUCE)))
     return "nothing was written there since the buffer was begun";
   return !c->held || c->held_stage != d.stage ? "no gradient of this stage is complete there" : NULL;
@@ -388,7 +388,7 @@ static void sched_hold(SchedCheck *k, int rank, const SchedEntry *x) {
   for (int i = x->first; i < x->first + x->cells; i++) {
     SchedCell *c = &k->cell[i];
     const uint32_t before = c->held;
-    if (c->held && x->e.kind == RECORD_FREE && x->e.op != c->held_what) continue;        // something else lies there
+    if (c->held && x->e.kind == RECORD_FREE && x->e.op != c->held_what) continue;        // something else is there
     if (x->e.kind == RECORD_HOLD)
       c->held |= 1u << rank, c->held_stage = x->e.number, c->held_what = x->e.op, c->freed = 0;
     else c->held &= ~(1u << rank), c->stale = c->gradient;
@@ -490,7 +490,7 @@ TEST_HOT static bool sched_step(SchedCheck *k, int rank) {
     case RECORD_EVENT: k->event[rank][x->e.number] = x->id + 1; break;
     case RECORD_WAIT: case RECORD_DONE: {
       const int recorded = k->event[rank][x->e.number];
-      if (!recorded && x->e.kind == RECORD_DONE) break;          // recorded before the record began
+      if (!recorded && x->e.kind == RECORD_DONE) break;          // recorded before the record started
       if (!recorded) return sched_wrong(k, rank, at, "nobody has recorded this event");
       sched_learn(k, x, x->e.kind == RECORD_WAIT ? now : &k->clock[host], recorded - 1);
       break;
@@ -511,7 +511,7 @@ TEST_HOT static bool sched_step(SchedCheck *k, int rank) {
   k->at[rank]++;
   return true;
 }
-// Where ranks poll, sums begin to go back to the replicas when a rank has come to it.
+// Where ranks poll, sums start to go back to the replicas when a rank has come to it.
 TEST_HOT static bool sched_compared(const SchedEntry *x) {
   return x->e.kind == RECORD_COLLECTIVE && x->e.op != COLLECTIVE_RETURN;
 }
@@ -523,11 +523,11 @@ static bool sched_same_order(SchedCheck *k) {
       while (a < run->count[0] && !sched_compared(&run->entry[0][a])) a++;
       while (b < run->count[r] && !sched_compared(&run->entry[r][b])) b++;
       if (a >= run->count[0] && b >= run->count[r]) break;
-      if (a >= run->count[0]) return sched_wrong(k, r, b, "rank 0 does not begin it");
-      if (b >= run->count[r]) return sched_wrong(k, 0, a, "rank %d does not begin it", r);
+      if (a >= run->count[0]) return sched_wrong(k, r, b, "rank 0 does not start it");
+      if (b >= run->count[r]) return sched_wrong(k, 0, a, "rank %d does not start it", r);
       const RecordEntry *x = &run->entry[0][a].e;
       if (!sched_same_collective(x, &run->entry[r][b].e))
-        return sched_wrong(k, r, b, "rank 0 begins %s of stage %d with %zu bytes", sched_collectives[x->op],
+        return sched_wrong(k, r, b, "rank 0 starts %s of stage %d with %zu bytes", sched_collectives[x->op],
                            x->place.stage, x->access.bytes);
     }
   return true;

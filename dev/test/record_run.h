@@ -140,7 +140,7 @@ static inline void record_block(Record *r, int rank, int number, const void *at,
   CHECK(r->blocks < (int)(sizeof r->block / sizeof *r->block), "more than %d blocks", r->blocks);
   if (at && bytes) r->block[r->blocks++] = RecordBlock{(uintptr_t)at, bytes, rank, number};
 }
-// Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
+// Starts or continues recording f's run in r, whose tables f was opened with (record_tables).
 static inline void fsdp_record(Fsdp *f, Record *r) {
   void *const comms[COMMUNICATORS] = {NULL, f->nccl.gather, f->nccl.secondary, f->nccl.reduce, f->nccl.replicate,
                                       f->nccl.world};

@@ -74,7 +74,7 @@ TEST(arm_bf16_without_its_instruction, "bf16 on NEON without BFDOT has AVX2's bi
   arm_expect_same("avx2", "neon", "bf16");
 }
 
-TEST(arm_and_x86_ranks_are_refused, "a run of ranks on both kinds of processor ends with one line that says so") {
+TEST(arm_and_x86_ranks_are_rejected, "a run of ranks on both kinds of processor ends with one line that says so") {
   arm_need();
   CliRun r;
   cli_start(&r, "dev/arm.sh mpirun -np 1 %s %s %s --out %s : -np 1 dev/arm.sh train %s %s --out %s", cli_program(),

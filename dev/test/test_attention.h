@@ -346,8 +346,8 @@ TEST(attention_extreme_scores, "scores of thousands do not overflow: the largest
 }
 
 // ---- bf16 arithmetic, one number after the other ------------------------------------------------------------------
-// The plain version of kernels/attention_bf16.cuh: the same roundings and order of sums, with AMX tiles as emulated, so
-// it must give the same bits. vdpbf16ps differs only in its products.
+// The plain version of kernels/attention_bf16.cuh: the same roundings and summation order, with AMX tiles as emulated,
+// so it must give the same bits. vdpbf16ps differs only in its products.
 static float attention_plain_exp2(float x) {
   const float n = nearbyintf(x), f = x - n;
   float p = fmaf(0.009582852945f, f, 0.05590642616f);

@@ -41,7 +41,7 @@ TEST_MPI(batch_size_auto_is_the_largest_that_fits, 2,
 
 TEST_WAITS(cli_batch_size_auto,
      "--batch_size auto has the weights of the number that it takes, which is recorded; a resumed run keeps the "
-     "checkpoint's; without --global_batch and where nothing is trained it is refused") {
+     "checkpoint's; without --global_batch and where nothing is trained it is rejected") {
   CliRun r;
   static const char shape[] = "--data random --n_layer 1 --n_head 1 --n_embd 16 --seq_len 8 --vocab_size 32 "
                               "--threads 1 --schedule constant --warmup 0 --eval_every -1 --sample_tokens 0 "
@@ -71,13 +71,13 @@ TEST_WAITS(cli_batch_size_auto,
   char *options = file_get(path, 1 << 20, n);
   EXPECT(options && strstr(options, "batch_size = 6\n"), "options.txt:\n%s", options);
   free(options);
-  static const struct { const char *options, *says; } refused[] = {
+  static const struct { const char *options, *says; } rejected[] = {
       {"--batch_size auto", "--batch_size auto, or 0, needs --global_batch"},
       {"--batch_size auto --global_batch 12 --grad_accum 2", "leave --grad_accum out"},
       {"--batch_size auto --global_batch 13", "--global_batch 13 is not divisible by 2 ranks"},
       {"--batch_size auto --global_batch 12 --eval_only --resume", "--batch_size auto is of training"},
       {"--batch_size auto --global_batch 12 --plan", "--plan says which batches fit"}};
-  for (const auto &x : refused) {
+  for (const auto &x : rejected) {
     CLI_RUN(&r, "%s %s --out %s %s", cli_ranks(2), shape, cli_path(strstr(x.options, "--resume") ? "two" : "no"),
             x.options);
     EXPECT(r.code && strstr(r.text, x.says), "%s: %d\n%.1000s", x.options, r.code, r.text);

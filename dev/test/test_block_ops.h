@@ -1,6 +1,7 @@
 // test_block_ops.h: ops of blocks other than GPT-2's (RMSNorm, rope with the norm of q and k, swiglu, activations,
-// capped logits, heads that share k and v) against their formulas in fp64, gradients against central differences of
-// these formulas. On every instruction set, with 1 and 3 threads, and on emulated CUDA. CPUs give equal bits in fp32.
+// soft-capped logits, heads that share k and v) against their formulas in fp64, gradients against central differences
+// of these formulas. On every instruction set, with 1 and 3 threads, and on emulated CUDA. CPUs give equal bits in
+// fp32.
 
 // A central difference in fp64 with a step of 2^-16 is off by 2^-32 of the third derivative and 2^-36 of the loss: far
 // less than one rounding of fp32 of the same scale, 2^-24.
@@ -101,7 +102,7 @@ static void block_check_norm(Dtype dtype, int64_t B, int64_t T, int64_t C, bool 
   }
   op_free_all();
 }
-TEST(block_rmsnorm_fp64, "RMSNorm, with and without a weight, alone and behind a residual sum: fp64's values, and "
+TEST(block_rmsnorm_fp64, "RMSNorm, with and without a weight, alone and after a residual sum: fp64's values, and "
                          "gradients within rounding of central differences; CPUs and emulated CUDA") {
   for (Dtype dtype : {F32, BF16, F16}) {
     block_check_norm(dtype, 2, 3, 50, false);
@@ -320,7 +321,7 @@ static double block_cap_loss(void *env) {
   return log(sum) + e->cap - e->cap * tanh(e->z[e->target] / e->cap);
 }
 TEST(block_softcap_fp64,
-     "capped logits and their cross entropy: losses of fp64, gradients of the uncapped logits within "
+     "soft-capped logits and their cross entropy: losses of fp64, gradients of the uncapped logits within "
      "rounding of central differences, in place and apart, in every form of the CUDA kernel") {
   static const struct { int64_t V, Vp; } shapes[] = {{37, 37}, {60, 64}, {5003, 5056}, {9001, 9024}};
   const float cap = 3.0f;
@@ -359,7 +360,7 @@ TEST(block_softcap_fp64,
       Tensor h[] = {half, wide, capped16, targets, op_tensor(F32, R), op_tensor(F32, R)};
       block_call(&p, h, 3, [=](Ctx *c, Tensor *x) { softcap_forward(c, x[0], cap), softcap_forward(c, x[1], cap); });
       for (int64_t i = 0; i < R * s.Vp; i++) op_put(capped16, i, op_get(wide, i)), op_put(wide, i, op_get(capped16, i));
-      op_expect_same_bits(block_where("capped logits", &p, BF16), half, capped16);
+      op_expect_same_bits(block_where("soft-capped logits", &p, BF16), half, capped16);
       block_call(&p, h, 6, [=](Ctx *c, Tensor *x) {
         cross_entropy_forward_backward(c, x[4], x[0], x[0], x[3], s.V, 1.0f, cap);
         cross_entropy_forward_backward(c, x[5], x[1], x[1], x[3], s.V, 1.0f, cap);
@@ -511,7 +512,7 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
   op_free_all();
 }
 TEST(block_heads_share_k_and_v,
-     "attention with 1, 2, 3 heads of k and v for several of q, with and without a window: out, lse and dq have the "
+     "attention with 1, 2, 3 KV heads for several of q, with and without a window: out, lse and dq have the "
      "bits of k and v copied to every head; dk and dv are their sums, within rounding of fp64") {
   static const BlockHeads cases[] = {{2, 37, 4, 2, 8, 0.0f, 0}, {1, 70, 3, 1, 24, 0.2f, 9}, {1, 40, 6, 3, 5, 0.0f, 0},
                                      {1, 300, 2, 1, 64, 0.0f, 0}, {2, 33, 4, 1, 80, 0.1f, 0},

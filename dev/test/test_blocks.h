@@ -79,7 +79,7 @@ static const char *kept_file() {
   if (ranks) MPI_Barrier(MPI_COMM_WORLD);
   return path;
 }
-// A trainer with adapters beside the weights of PATH. False: `error` says why the options are refused. Collective.
+// A trainer with adapters beside the weights of PATH. False: `error` says why the options are rejected. Collective.
 static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *ops, const char *extra, Error *error) {
   char text[2048], *argv[48] = {(char *)"test"}, *save = NULL;
   int argc = 1, rank, world;
@@ -315,7 +315,7 @@ static float *kept_values(const char *path, const char *type, MPI_Comm comm, int
   return all;
 }
 TEST_MPI(kept_made_of_directories, 3,
-         "Hugging Face's GPT-2, whose matrices lie the other way around, in Q8_0 on three ranks is what is made of its "
+         "Hugging Face's GPT-2, whose matrices are the other way around, in Q8_0 on three ranks is what is made of its "
          "numbers") {
   int64_t n = 0;
   float *want = kept_values("dev/fixtures/hf_tiny", "param", MPI_COMM_WORLD, &n);
@@ -358,9 +358,9 @@ TEST(kept_made_equals_others,
   free(made);
   safetensors_close(&f);
 }
-TEST_MPI(kept_refuses, 1,
+TEST_MPI(kept_rejects, 1,
      "--base_dtype where nothing is frozen, with E4M3, of a checkpoint, of rows that are no whole blocks, and "
-     "--export_gguf adapter without adapters are refused by name") {
+     "--export_gguf adapter without adapters are rejected by name") {
   static const struct { const char *path, *options, *says; } cases[] = {
       {"@", "--base_dtype file", "--base_dtype file is of weights that stay as they are: give --lora RANK too"},
       {"@", "--base_dtype nf4", "--base_dtype nf4 is of weights that stay as they are"},
@@ -384,7 +384,7 @@ static const char kept_small[] = "--data random --batch_size 1 --seq_len 13 --gl
                                  "--sample_tokens 0 --report off --max_steps 4";
 TEST(kept_resumes_on_its_file,
      "a run beside blocks that stay, resumed on two ranks, ends with the bits of one that was never stopped, and its "
-     "adapter is written for llama.cpp; a file with one other byte, and another --base_dtype, are refused") {
+     "adapter is written for llama.cpp; a file with one other byte, and another --base_dtype, are rejected") {
   CliRun r;
   const char *path = kept_file();
   CLI_RUN(&r, "%s %s --init_from %s --lora 2 --save_every 2 --keep 0 --export_gguf adapter --out %s", cli_ranks(0),
@@ -403,10 +403,10 @@ TEST(kept_resumes_on_its_file,
     snprintf(b, sizeof b, "%s/%s", cli_path("again"), file);
     cli_expect_same_file("resumed on two ranks", a, b);
   }
-  const struct { const char *options; int code; const char *says; } refusals[] = {
+  const struct { const char *options; int code; const char *says; } rejections[] = {
       {"--base_dtype param", 2, "--base_dtype param contradicts "},
       {"", 3, "are for other weights than those of"}};
-  for (const auto &k : refusals) {
+  for (const auto &k : rejections) {
     Error error = {};
     Import s;
     if (!*k.options) {
@@ -488,9 +488,9 @@ TEST(kept_plans_from_a_header,
     REQUIRE(!r.code && shards && all && gradients, "%s: %s", k.name, r.text);
     const double stored = atof(strchr(shards, ':') + 1) - atof(strchr(gradients, ':') + 1);
     const double least = (double)tensors / k.world, total = atof(strchr(all, ':') + 1);
-    EXPECT(stored >= least * 0.9999 && stored <= least * 1.001, "%s: shards of %.0f bytes, the file has %.0f a rank",
+    EXPECT(stored >= least * 0.9999 && stored <= least * 1.001, "%s: shards of %.0f bytes, the file has %.0f per rank",
            k.name, stored, least);
-    EXPECT(total < 16e9, "%s: %.0f bytes a rank", k.name, total);
+    EXPECT(total < 16e9, "%s: %.0f bytes per rank", k.name, total);
     cli_free(&r);
     unlink(path);
   }

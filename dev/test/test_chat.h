@@ -18,7 +18,7 @@ static void chat_llmq_file(const char *path, int version, int count, int masks, 
 }
 TEST(chat_llmq_files,
      "llmq's token files, with and without masks, hold the tokens and masks that were written, here and as passed to "
-     "other ranks; damaged ones are refused by name; another mask is another corpus") {
+     "other ranks; damaged ones are rejected by name; another mask is another corpus") {
   const char *train = data_path("q_train.bin"), *valid = data_path("q_val.bin");
   uint64_t hash[2];
   for (int masks = 0; masks < 2; masks++) {
@@ -45,13 +45,13 @@ TEST(chat_llmq_files,
   }
   EXPECT(hash[0] != hash[1], "one hash");
   const CorpusOptions o = data_options(train);
-  chat_llmq_file(train, 3, 203, 1, 0); data_expect_refused(o, 3, "version 3", "expected: version 1 or 2");
-  chat_llmq_file(train, 2, 203, 1, -1); data_expect_refused(o, 3, "and a mask", "1862 bytes, but it has 1861");
-  chat_llmq_file(train, 2, 203, 0, 1); data_expect_refused(o, 3, "counts 203 tokens of 4 bytes, ", "it has 1837");
+  chat_llmq_file(train, 3, 203, 1, 0); data_expect_rejected(o, 3, "version 3", "expected: version 1 or 2");
+  chat_llmq_file(train, 2, 203, 1, -1); data_expect_rejected(o, 3, "and a mask", "1862 bytes, but it has 1861");
+  chat_llmq_file(train, 2, 203, 0, 1); data_expect_rejected(o, 3, "counts 203 tokens of 4 bytes, ", "it has 1837");
   uint8_t none[1024 + 12 + 1] = {'B', 'I', 'N', '.', 'T', 'O', 'K', '\n', 2, 0, 0, 0, 4, 0, 0, 0, 3};
   none[24] = 1;
   data_write(train, none, sizeof none);
-  data_expect_refused(o, 2, "none of its 3 tokens is trained on", "q_train.bin");
+  data_expect_rejected(o, 2, "none of its 3 tokens is trained on", "q_train.bin");
 }
 
 // ---- templates ------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ TEST(chat_templates_equal_transformers,
       int wrong = 0, less = 0;
       for (const Split *x : {train, valid})
         for (int64_t i = 0, left = 0; i < x->tokens_numel && wrong < 3; i++, at++, left--) {
-          EXPECT(split_begins(x, i) == !left, "%s: conversation %lld begins elsewhere", name, (long long)documents);
+          EXPECT(split_begins(x, i) == !left, "%s: conversation %lld starts elsewhere", name, (long long)documents);
           if (!left) left = want[at++], documents++;
           const int id = want[at] & 0x7fff;
           const bool trained = want[at] >> 15;
@@ -109,8 +109,8 @@ TEST(chat_templates_equal_transformers,
       EXPECT(train->documents + valid->documents == 100 && documents == 100 && valid->documents >= 2,
              "%s: %lld and %lld conversations", name, (long long)train->documents, (long long)valid->documents);
       EXPECT(less < 700, "%s: %d tokens less", name, less);
-      EXPECT((less > 0) == (strstr(c.notices.text, "answers are not trained on: where another turn follows") != NULL),
-             "%s: %d tokens less, %s", name, less, c.notices.text);
+      EXPECT((less > 0) == (strstr(c.warnings.text, "answers are not trained on: where another turn follows") != NULL),
+             "%s: %d tokens less, %s", name, less, c.warnings.text);
       EXPECT(at * 2 == bytes, "%s: %lld tokens", name, (long long)(train->tokens_numel + valid->tokens_numel));
       corpus_free(&c);
     }
@@ -165,15 +165,15 @@ TEST(chat_lines_are_checked,
        "role 'u\\xe2\\x80\\xae\\x1b[2J\\xc2\\x85' is not"},
       {"{\"text\": \"a \\ud83d b\"}", "\\ud83d at byte 13 is half of a character"},
       {"{\"text\": \"a \\ude00 b\"}", "\\ude00 at byte 13 is half of a character"},
-      {"{\"instruction\": \"x\", \"outpt\": \"y\"}", "line 3: it has no form that is known: nearest is Alpaca, with "
-       "instruction and output; its members: instruction, outpt"},
+      {"{\"instruction\": \"x\", \"outpt\": \"y\"}", "line 3: it has no known schema: nearest is Alpaca, with "
+       "instruction and output; its keys: instruction, outpt"},
       {"{\"prompt\": [], \"completion\": \"x\"}", "its prompt and completion are neither texts nor messages"},
       {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "(chosen and rejected) beside messages: --loss dpo"},
       {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "line 3: it is a preference"},
       {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
       {"{\"conversations\": [{\"from\": \"function_call\", \"value\": \"b\"}]}", "line 3: a call is not {"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "another kind than text"},
-      {"[1]", "line 3: it is no object with members"}};
+      {"[1]", "line 3: it is no object with keys"}};
   const char *path = data_path("c.jsonl");
   char text[1024];
   for (const auto &b : bad) {
@@ -182,18 +182,18 @@ TEST(chat_lines_are_checked,
              "\"user\", \"content\": \"x\", \"tool_calls\": null, \"reasoning_content\": null}]}\n%s\n{\"text\": "
              "\"fine\"}\n", b.line);
     data_write(path, text, strlen(text));
-    data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
+    data_expect_rejected(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
   }
   snprintf(text, sizeof text, "%s", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n{\"text\": \"a\"}\n");
   data_write(path, text, strlen(text));
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "auto"), 3, "no chat template is known: none here",
+  data_expect_rejected(chat_corpus_options(path, "qwen2.5", "auto"), 3, "no chat template is known: none here",
                       "--chat_template");
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "llama3"), 3, "no token <|eot_id|>", "line 1");
+  data_expect_rejected(chat_corpus_options(path, "qwen2.5", "llama3"), 3, "no token <|eot_id|>", "line 1");
   CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
   o.tokenizer = "dev/fixtures/tokenizer_llama3.json";
-  data_expect_refused(o, 3, "no token <|im_end|>", "line 1");
+  data_expect_rejected(o, 3, "no token <|im_end|>", "line 1");
   o.tokenizer = NULL, o.vocab_size = 300;
-  data_expect_refused(o, 2, "--init_from", "--tokenizer");
+  data_expect_rejected(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
   Corpus one;
   Error fault;
@@ -201,7 +201,7 @@ TEST(chat_lines_are_checked,
   EXPECT(one.split[SPLIT_TRAIN].documents == 1 && !one.split[SPLIT_VALID].tokens_numel, "one record is held out");
   corpus_free(&one);
   data_write(path, text, strlen(text));
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
+  data_expect_rejected(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
 
   const char *dir = data_path("chats");
   data_write_text(dir, "train.jsonl",
@@ -213,8 +213,8 @@ TEST(chat_lines_are_checked,
     o = chat_corpus_options(dir, "qwen2.5", "auto");
     o.chat.train_all = all;
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-    EXPECT(strstr(c.notices.text, ": members that are not read, and of how many records: x (1)\n"), "notices: %s",
-           c.notices.text);
+    EXPECT(strstr(c.warnings.text, ": keys that are not read, and of how many records: x (1)\n"), "warnings: %s",
+           c.warnings.text);
     const Split *s = &c.split[SPLIT_TRAIN];
     int32_t ids[64], want[64];
     uint8_t trained[64];
@@ -320,7 +320,7 @@ static uint64_t chat_hashed(const ChatTokens *k, bool masked) {
 TEST(chat_tools_equal_transformers,
      "a hundred conversations with tools, calls and answers of tools, in each shape that people keep them in, have the "
      "ids and masks of transformers' apply_chat_template by the published templates of Qwen 2.5, Qwen 3, SmolLM3 and "
-     "Llama 3.1; those without tools the ids by further templates; what a template leaves out is refused") {
+     "Llama 3.1; those without tools the ids by further templates; what a template leaves out is rejected") {
   static const struct { const char *file, *name, *tokenizer; } cases[] = {
       {"tools", "qwen2.5", "qwen2.5"}, {"tools", "qwen3", "qwen3"}, {"tools", "qwen3-2507", "qwen2.5"},
       {"tools", "smollm3", "qwen3"}, {"tools", "llama3", "llama3"}, {"chat", "qwen3-2507", "qwen2.5"},
@@ -368,7 +368,7 @@ TEST(chat_tools_equal_transformers,
 TEST(chat_tools_are_read,
      "calls in OpenAI's shape, alone, as its functions were, as ShareGPT has them and as Llama writes them are one "
      "text, trained on; what a tool answers is not; numbers are those of Python; thoughts stand before calls; what a "
-     "template or the model's own text leaves out is refused by name") {
+     "template or the model's own text leaves out is rejected by name") {
   static const char tail[] =
       "\n<|im_start|>assistant\n[<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1.5, null], \"a\": \"\u00e9\"}"
       "}\n</tool_call><|im_end|>]\n<|im_start|>user\n<tool_response>\n7.0\n</tool_response>\n<tool_response>\n\n"
@@ -406,10 +406,10 @@ TEST(chat_tools_are_read,
        "\" a\\n\"<|eot_id|>"},
       {"zephyr", CHAT_TURNS, "<|system|>\ns</s>\n<|user|>\nq</s>\n<|assistant|>\n[a</s>]\n"},
       {"gemma3", CHAT_TURNS, "<bos><start_of_turn>user\ns\n\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"},
-      {"gemma", CHAT_TURNS, "the chat template refuses it: System role not supported"},
+      {"gemma", CHAT_TURNS, "the chat template rejects it: System role not supported"},
       {"mistral-v1", CHAT_TURN, "<s>[INST] q [/INST][a</s>]"}, {"mistral-v3", CHAT_TURN, "<s>[INST] q[/INST][ a</s>]"},
       {"mistral-nemo", CHAT_TURN, "<s>[INST]q[/INST][a</s>]"},
-      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "the chat template refuses it: "},
+      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "the chat template rejects it: "},
       {"chatml", CHAT_ASKED "{'role': 'user', 'content': ''}]}", "tools, which the chat template leaves out; qw"},
       {"chatml", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}]}", "a message has tool_calls, "},
       {"qwen3", "{'messages': [{'role': 'user', 'tool_calls': [{'name': 'f'}]}]}", "that is no answer has tool_calls"},
@@ -443,7 +443,7 @@ Split chat_split(const int *length, int documents, int vocab) {
   return s;
 }
 TEST(chat_packing_is_whole,
-     "every conversation lies whole in one sequence, once, in an order that all ranks compute; what is too long is cut "
+     "every conversation is whole in one sequence, once, in an order that all ranks compute; what is too long is cut "
      "or left out and counted, and so is one with nothing to train on in what is left; each goes where the least room "
      "is left; padding has no target and sees only itself") {
   static int length[300];

@@ -8,8 +8,8 @@ static const char *chat_cli_model() {
 }
 TEST_WAITS(cli_chat_runs_and_resumes,
      "a run on conversations says what it trains on, with one of them as the model sees it; a run that was killed on 2 "
-     "ranks and goes on with 3 ends with the weights of one that was not; its choices are the checkpoint's; options "
-     "that have no effect, and templates that are not known, are refused by name") {
+     "ranks and continues with 3 ends with the weights of one that was not; its choices are the checkpoint's; options "
+     "that have no effect, and templates that are not known, are rejected by name") {
   CliRun r;
   const char *tokenizer = "--tokenizer dev/fixtures/chat_qwen2.5 --too_long drop";
   CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_program(), chat_cli_model(), tokenizer,
@@ -21,7 +21,7 @@ TEST_WAITS(cli_chat_runs_and_resumes,
              strstr(r.text, "<|im_start|>user\n") &&
              strstr(r.text, "<|im_start|>assistant\n[[") && strstr(r.text, "<|im_end|>]]\n") &&
              strstr(r.text, "held out for it and not trained on"),
-         "the start says:\n%.3000s", r.text);
+         "the startup log shows:\n%.3000s", r.text);
   cli_free(&r);
   cli_start(&r, "%s %s %s --max_steps 6 --save_every 2 --out %s", cli_ranks(2), chat_cli_model(),
             tokenizer, cli_path("killed"));
@@ -74,8 +74,8 @@ static cJSON *chat_cli_json(const char *dir, const char *name) {
   return json;
 }
 TEST(cli_chat_exports_its_template,
-     "a model that was tuned on conversations is exported with their template and the end of a turn as its end, for "
-     "transformers and llama.cpp, a published one byte for byte; its prompt is a user's message unless that is "
+     "a model that was fine-tuned on conversations is exported with their template and the end of a turn as its end, "
+     "for transformers and llama.cpp, a published one byte for byte; its prompt is a user's message unless that is "
      "unasked, from the export too") {
   CliRun r;
   static const char asks[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
@@ -224,7 +224,7 @@ TEST(cli_pairs_of_a_published_model,
   chat_cli_put(base, "tokenizer_config.json", config);
   CLI_RUN(&r, "echo Hi | %s --init_from %s --interactive --sample_tokens 2 --threads 1 --out %s", cli_program(), base,
           cli_path("talk"));
-  EXPECT(!r.code && strstr(r.text, "notice: no chat template is known: that of ") &&
+  EXPECT(!r.code && strstr(r.text, "warning: no chat template is known: that of ") &&
              strstr(r.text, "line 1: filter 'something_else' is not built in; prompts are texts unless --chat_template "
                     "names one"),
          "an unknown template:\n%.2000s", r.text);
@@ -273,7 +273,7 @@ TEST_WAITS(cli_fine_tuning_says_what_it_is,
           "--threads 1 --sample_tokens 0 --cache= --save_every -1 --out %s", cli_program(), base, cli_path("p.jsonl"),
           cli_path("p.jsonl"), cli_path("d"));
   cli_expect_done(&r, "pairs");
-  for (const char *say : {"notice: 1 of 2 pairs to train on has the same answer twice: nothing is learned of it\n",
+  for (const char *say : {"warning: 1 of 2 pairs to train on has the same answer twice: nothing is learned of it\n",
                           "reference: log-probabilities of 8 answers ", " over 2 pairs"})
     EXPECT(strstr(r.text, say), "it does not say '%s':\n%.4000s", say, r.text);
   EXPECT(!strstr(r.text, "to talk to it"), "nothing was written to talk to:\n%.4000s", r.text);

@@ -716,7 +716,7 @@ TEST_MPI(hosts_without_the_directory_stream, 6,
 }
 
 // ---- weights for other programs -------------------------------------------------------------------------------------
-// Shapes whose matrices are transposed in one piece and in several (384 x 1536: 2.25 MiB), on ranks that begin and end
+// Shapes whose matrices are transposed in one piece and in several (384 x 1536: 2.25 MiB), on ranks that start and end
 // inside rows.
 struct ExportCase { const char *shapes; int vocab; ResumePair pair[4]; };
 static inline void export_case(const ExportCase *k) {
@@ -955,14 +955,14 @@ static inline void dir_start(Start *s, const char *resume, const char *out, Erro
 
 TEST(newest_whole_checkpoint_is_found,
      "--resume auto, OUT, OUT/ckpt take the checkpoint saved last, whatever its step, and skip incomplete ones; a "
-     "given name is that checkpoint; without any, auto starts a new run and a path is refused") {
+     "given name is that checkpoint; without any, auto starts a new run and a path is rejected") {
   const char *const out = ckpt_path("out"), *const directory = ckpt_path("out/ckpt");
   Error error = {};
   Start s;
   make_directories(out);
   dir_start(&s, "auto", out, &error);
-  EXPECT(!error.text[0] && s.kind == START_FRESH && !s.resume && strstr(s.notices, "starting at the beginning"), "'%s' "
-         "'%s'", error.text, s.notices);
+  EXPECT(!error.text[0] && s.kind == START_FRESH && !s.resume && strstr(s.warnings, "starting from step 0"), "'%s' "
+         "'%s'", error.text, s.warnings);
   dir_start(&s, out, out, &error);
   EXPECT(strstr(error.text, "no checkpoint there"), "'%s'", error.text);
   dir_start(&s, ckpt_path("none"), out, &error);
@@ -984,8 +984,8 @@ TEST(newest_whole_checkpoint_is_found,
              error.text, (int)s.here);
       const char *slash = strrchr(s.path, '/');
       dir_expect(named, slash ? slash + 1 : s.path, order[taken]);
-      EXPECT((s.notices[0] != 0) == (taken > 0) && (!taken || strstr(s.notices, "a checkpoint is skipped: ")),
-             "--resume %s, %d damaged: notices '%s'", named, taken, s.notices);
+      EXPECT((s.warnings[0] != 0) == (taken > 0) && (!taken || strstr(s.warnings, "a checkpoint is skipped: ")),
+             "--resume %s, %d damaged: warnings '%s'", named, taken, s.warnings);
       free(s.text);
     }
     // Each newest checkpoint lacks something else.
@@ -1046,7 +1046,7 @@ TEST(old_checkpoints_go,
     ckpt_remove(directory);
   }
 }
-// Refuses the next rename once, like a file system without RENAME_EXCHANGE.
+// Rejects the next rename once, like a file system without RENAME_EXCHANGE.
 static bool dir_no_exchange;
 static int dir_exchange_hook(FileOp op, const char *) {
   if (op != FILE_RENAME || !dir_no_exchange) return 0;

@@ -99,7 +99,7 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
   resume_begin(t, saver, corpus, comm, &v, ckpt_path("%s", name));
   train_step(t, false);
 }
-// Flat shards begin and end at parameter bounds or at multiples of 128 elements. Together the ranks of a replica
+// Flat shards start and end at parameter bounds or at multiples of 128 elements. Together the ranks of a replica
 // snapshot each state of each parameter in whole lines of that many elements, and the other replicas nothing.
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   const Fsdp *f = t->fsdp;
@@ -305,7 +305,7 @@ TEST_MPI(weights_are_rounded_as_they_come, 6,
 // one, and then every value of the first is still representable.
 TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
          "--eval_only of a checkpoint gives the validation loss of the run that saved it, in every mode, with E4M3 and "
-         "frozen matrices too; --init_from it begins with the same") {
+         "frozen matrices too; --init_from it starts with the same") {
   static Corpus corpus;
   static Trainer t;
   static Saver saver;
@@ -380,9 +380,9 @@ TEST_MPI(storage_may_change_at_a_resume, 4,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-// ---- refusals -------------------------------------------------------------------------------------------------------
+// ---- rejections -----------------------------------------------------------------------------------------------------
 TEST_MPI(moments_must_be_those_of_what_trains, 1,
-         "optim.safetensors of a run that trained fewer parameters, or more, is refused by the tensor's name") {
+         "optim.safetensors of a run that trained fewer parameters, or more, is rejected by the tensor's name") {
   static Corpus corpus;
   static Trainer t;
   static Saver saver;

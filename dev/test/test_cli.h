@@ -1,12 +1,12 @@
-// test_cli.h: the program as its users run it, alone and under mpirun: what it refuses and with which line, what it
+// test_cli.h: the program as its users run it, alone and under mpirun: what it rejects and with which line, what it
 // writes, how it ends when it is stopped, killed, or out of disk, and that two hosts compute the same as one process.
 // Helpers are those of cli_helpers.h.
 #include <dlfcn.h>
 
 // ---- bad input ------------------------------------------------------------------------------------------------------
 
-TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all ranks, exit code 2 or 3, no rank left") {
-  static const CliRefusal table[] = {
+TEST(cli_rejects_bad_options, "each wrong option: one clear line, once for all ranks, exit code 2 or 3, no rank left") {
+  static const CliRejection table[] = {
       {0, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
       {2, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
       {0, "--test-batch 4", 2, "unknown option --test_batch: see --test_batch_size"},
@@ -67,55 +67,55 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
        "--matmul_precision high: on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype bf16 has none"},
       {2, "--reduce native --device cpu", 2, "--reduce native needs --comm nccl"},
       {2, "--comm self", 2, "--comm self is for one rank, there are 2"}};
-  cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
-  const CliRefusal no_cuda[] = {
+  cli_expect_rejections(table, (int)(sizeof table / sizeof *table));
+  const CliRejection no_cuda[] = {
       {2, "--device cuda", 2,
        "--device cuda: this build has no CUDA kernels (..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA..."},
       {2, "--plans x", 2, "--plans needs --device cuda; this run computes on the CPU: this build has no CUDA..."}};
-  const CliRefusal no_driver[] = {
+  const CliRejection no_driver[] = {
       {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA..."},
       {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: no NVIDIA driver..."}};
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!&ops_cuda) cli_expect_refusals(no_cuda, 3);
-  else if (!driver) cli_expect_refusals(no_driver, 3);
+  if (!&ops_cuda) cli_expect_rejections(no_cuda, 3);
+  else if (!driver) cli_expect_rejections(no_driver, 3);
   if (driver) dlclose(driver);
   char line[128], options[64];
   const int best = cpu_best_table();
   snprintf(line, sizeof line, "--isa amx: the best this CPU has is %s", cpu_tables[best].name);
   snprintf(options, sizeof options, "--isa amx --device cpu");
-  const CliRefusal isa = {2, options, 3, line};
-  if (best < PROCESSOR_ISAS - 1) cli_expect_refusals(&isa, 1);
+  const CliRejection isa = {2, options, 3, line};
+  if (best < PROCESSOR_ISAS - 1) cli_expect_rejections(&isa, 1);
   const bool arm = !strcmp(PROCESSOR_NAME, "aarch64");             // the plainest table of the other processor
   snprintf(line, sizeof line, "--isa %s: the best this CPU has is %s", arm ? "avx2" : "neon", cpu_tables[best].name);
   snprintf(options, sizeof options, "--isa %s --device cpu", arm ? "avx2" : "neon");
-  cli_expect_refusals(&isa, 1);
+  cli_expect_rejections(&isa, 1);
 }
 
 // ---- modes that cannot work
 
-TEST(cli_refuses_modes,
+TEST(cli_rejects_modes,
      "wrong modes, from the program: one line for all ranks, exit code 2; legal ones at the edge run") {
-  const CliRefusal table[] = {
+  const CliRejection table[] = {
       {4, "--mesh 0x2", 2, "--mesh '0x2' is not RxS: R replicas of S shards, like 2x4"},
       {2, "--freeze 'zzz, wte'", 2,
        "--freeze zzz matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, ln_f.weight"},
       {0, "--strategy hybrid-shar", 2, "--strategy 'hybrid-shar' is not known: choose one of full_shard|"
        "shard_grad_op|hybrid_shard|no_shard|zero3|zero2|zero1|ddp"}};
-  cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
-  const CliRefusal on_cpu[] = {{2, "--offload params", 2, "--offload params needs --device cuda; this run computes on "
-                                "the CPU: ..."},
+  cli_expect_rejections(table, (int)(sizeof table / sizeof *table));
+  const CliRejection on_cpu[] = {{2, "--offload params", 2, "--offload params needs --device cuda; this run computes "
+                                "on the CPU: ..."},
                                {0, "--fp8 matmul --param_dtype bf16 --n_embd 32", 2,
                                 "--fp8 matmul needs --device cuda; this run computes on the CPU: ..."}};
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!driver && !getenv("DEVICE")) cli_expect_refusals(on_cpu, 2);
+  if (!driver && !getenv("DEVICE")) cli_expect_rejections(on_cpu, 2);
   if (driver) dlclose(driver);
   static const struct { int ranks; const char *options, *says; } legal[] = {
       {0, "--strategy hybrid_shard --wrap min_params:1e9", "units: 1, "},
       {2, "--freeze 'wte, h.0.*' --gather-slots 9", "\n  h.0 "},
-      {2, "--strategy zero1 --grad_accum 2", "notice: --strategy zero1 adds a rank's 2 microbatches before"}};
+      {2, "--strategy zero1 --grad_accum 2", "warning: --strategy zero1 adds a rank's 2 microbatches before"}};
   for (const auto &row : legal) {
     CliRun r;
     CLI_RUN(&r, "%s %s --verbose --max_steps 1 --eval_every -1 --save_every -1 --out %s %s", cli_ranks(row.ranks),
@@ -149,11 +149,11 @@ static inline void cli_expect_bad_data(const char *name, const char *more, int c
     line++;
   }
   whole[n] = 0;
-  const CliRefusal refusal = {2, options, code, whole};
-  cli_expect_refusals(&refusal, 1);
+  const CliRejection rejection = {2, options, code, whole};
+  cli_expect_rejections(&rejection, 1);
 }
 
-TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one clear line, exit code 2 or 3") {
+TEST(cli_rejects_bad_data, "missing, empty, cut, foreign or short corpora: one clear line, exit code 2 or 3") {
   CliRun r;
   cli_text(60);
   CLI_RUN(&r, "cd %s && cp -r text empty && : > empty/train.txt && cp -r text partial && rm partial/train.txt",
@@ -185,45 +185,45 @@ TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one c
                       "--prompt needs text to train a tokenizer on; --data %s holds tokens");
 }
 
-TEST(cli_refuses_an_out_it_cannot_write,
+TEST(cli_rejects_an_out_it_cannot_write,
      "--out that cannot be made or written: one line, exit code 3, before any training") {
   char line[1024], options[700];
   cli_write(cli_path("file"), "x", 1);
   snprintf(options, sizeof options, "--out %s", cli_path("file"));
   snprintf(line, sizeof line, "--out %s cannot be written: Not a directory", cli_path("file"));
-  const CliRefusal file = {2, options, 3, line};
-  cli_expect_refusals(&file, 1);
+  const CliRejection file = {2, options, 3, line};
+  cli_expect_rejections(&file, 1);
   snprintf(options, sizeof options, "--out %s/deeper", cli_path("file"));
   snprintf(line, sizeof line, "--out %s/deeper cannot be made: Not a directory", cli_path("file"));
-  const CliRefusal below = {2, options, 3, line};
-  cli_expect_refusals(&below, 1);
+  const CliRejection below = {2, options, 3, line};
+  cli_expect_rejections(&below, 1);
 }
 
-TEST(cli_refuses_a_plan_beyond_memory,
+TEST(cli_rejects_a_plan_beyond_memory,
      "a memory plan that the host cannot hold: one line, exit code 3, nothing allocated") {
   test_mpirun_patience(0);
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
   const bool gpu = strstr(r.text, "this GPU's") != NULL;
-  cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, gpu ? "the memory plan of this GPU's 2 ranks is ..."
+  cli_expect_rejection(&r, "gpt2-xl, batch 1024", 3, gpu ? "the memory plan of this GPU's 2 ranks is ..."
                                                        : "the memory plan of this host's 2 ranks is ...");
   EXPECT(strstr(r.text, gpu ? "GiB are free: lower --batch_size or --seq_len, choose --recompute block"
                             : "GiB are available: lower --batch_size or --seq_len, choose --recompute block"),
          "no advice:\n%.2000s", r.text);
   cli_free(&r);
-  cli_expect_nothing_left("after the refusal");
+  cli_expect_nothing_left("after the rejection");
 }
 
-TEST(cli_refuses_windows_that_cannot_be,
+TEST(cli_rejects_windows_that_cannot_be,
      "windows that OpenMPI is configured not to make, or to make nowhere: one line, exit code 3") {
   CliRun r;
   char line[512];
-  snprintf(line, sizeof line, "%s, where shared-memory windows would lie: No such file or directory; make it, or ...",
+  snprintf(line, sizeof line, "%s, where shared-memory windows would be: No such file or directory; make it, or ...",
            cli_path("nowhere"));
   setenv("OMPI_MCA_osc_sm_backing_directory", cli_path("nowhere"), 1);
   CLI_RUN(&r, "%s %s --out %s", cli_ranks(2), cli_small(), cli_path("out"));
   unsetenv("OMPI_MCA_osc_sm_backing_directory");
-  cli_expect_refusal(&r, "no directory for windows", 3, line);
+  cli_expect_rejection(&r, "no directory for windows", 3, line);
   cli_free(&r);
   setenv("OMPI_MCA_osc", "^sm", 1);
   CLI_RUN(&r, "%s %s --out %s", cli_ranks(2), cli_small(), cli_path("out"));
@@ -231,10 +231,10 @@ TEST(cli_refuses_windows_that_cannot_be,
   EXPECT(r.code == 3 && strstr(r.text, "OpenMPI cannot make this rank's shared-memory window of "),
          "no windows: exit code %d\n%.2000s", r.code, r.text);
   cli_free(&r);
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
-TEST(cli_cores_under_a_shell, "a shell between mpirun and the program changes neither threads nor notices") {
+TEST(cli_cores_under_a_shell, "a shell between mpirun and the program changes neither threads nor warnings") {
   for (int ranks = 1; ranks <= 2; ranks++) {
     CliRun plain, shell;
     const char *mpirun = getenv("MPIRUN") && *getenv("MPIRUN") ? getenv("MPIRUN") : "mpirun";
@@ -245,14 +245,14 @@ TEST(cli_cores_under_a_shell, "a shell between mpirun and the program changes ne
     const char *at[] = {strstr(plain.text, " on 1 host, "), strstr(shell.text, " on 1 host, ")};
     EXPECT(at[0] && at[1] && !strncmp(at[0], at[1], 24), "%d ranks: %.24s, under a shell %.24s", ranks,
            at[0] ? at[0] : "?", at[1] ? at[1] : "?");
-    EXPECT(cli_count(plain.text, "outnumber cores") == cli_count(shell.text, "outnumber cores"), "%d ranks: notices",
+    EXPECT(cli_count(plain.text, "outnumber cores") == cli_count(shell.text, "outnumber cores"), "%d ranks: warnings",
            ranks);
     cli_free(&plain);
     cli_free(&shell);
   }
 }
 
-TEST(cli_refuses_windows_beyond_dev_shm,
+TEST(cli_rejects_windows_beyond_dev_shm,
      "shared-memory windows that /dev/shm cannot hold: one line, exit code 3; --shm off, as it advises, then works") {
   test_mpirun_patience(0);
   cli_need_mount_namespace();
@@ -260,10 +260,10 @@ TEST(cli_refuses_windows_beyond_dev_shm,
   CliRun r;
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s'", cli_ranks(2),
           cli_small(), cli_path("out"), larger);
-  cli_expect_refusal(&r, "/dev/shm of 12 MiB", 3, "shared-memory windows of this host's 2 ranks need ...");
+  cli_expect_rejection(&r, "/dev/shm of 12 MiB", 3, "shared-memory windows of this host's 2 ranks need ...");
   EXPECT(strstr(r.text, "or run with --shm off"), "no advice:\n%.2000s", r.text);
   cli_free(&r);
-  cli_expect_nothing_left("after the refusal");
+  cli_expect_nothing_left("after the rejection");
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=12m tmpfs /dev/shm && exec %s %s --out %s %s --shm off'",
           cli_ranks(2), cli_small(), cli_path("out"), larger);
   cli_expect_done(&r, "/dev/shm of 12 MiB, --shm off");
@@ -285,7 +285,7 @@ TEST(cli_slots_are_shared_where_windows_hold,
   EXPECT(strstr(lent.text, "gradient slots, or activations, shared") &&
          !strstr(lent.text, "gradient slots, blocks, shared"), "slots are not shared:\n%.3000s", lent.text);
   EXPECT(strstr(apart.text, "gradient slots, blocks, shared") && !strstr(apart.text, "gradient slots, or"),
-         "slots do not lie apart:\n%.3000s", apart.text);
+         "slots are not apart:\n%.3000s", apart.text);
   const char *a = strstr(lent.text, "step 3/3  loss "), *b = strstr(apart.text, "step 3/3  loss ");
   EXPECT(a && b && !strncmp(a, b, 22), "losses differ: %.22s, %.22s", a ? a : "none", b ? b : "none");
   cli_free(&lent);
@@ -317,7 +317,7 @@ TEST(cli_names_the_rank_that_differs,
            r.text);
     cli_free(&r);
   }
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------
@@ -420,18 +420,19 @@ TEST(cli_a_loss_that_is_not_finite_ends_the_run,
 }
 
 TEST(cli_a_full_disk_is_said,
-     "a full disk: a notice, and training goes on; weights that cannot be saved: one line, exit code 3, no half file") {
+     "a full disk: a warning, and training continues; weights that cannot be saved: one line, exit code 3, no half "
+     "file") {
   cli_need_mount_namespace();
   CliRun r;
   const char *dir = cli_path("mnt");
-  static const char notice[] =
+  static const char warning[] =
       "metrics.jsonl cannot be written any more (No space left on device); training continues without it";
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=32k tmpfs %s && %s %s --out %s --epochs 30 --save_model "
           "--save_every -1; code=$?; ls %s; tail -c 1 %s/metrics.jsonl | od -An -tx1; exit $code'", dir, cli_ranks(2),
           cli_small(), dir, dir, dir);
   EXPECT(r.code == 3, "exit code %d, must be 3; it printed:\n%.3000s", r.code, r.text);
-  EXPECT(cli_count(r.text, notice) == 1, "not exactly one notice:\n%.3000s", r.text);
-  EXPECT(cli_count(r.text, "valid: loss") == 30, "training did not go on to its end:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, warning) == 1, "not exactly one warning:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "valid: loss") == 30, "training did not continue to its end:\n%.3000s", r.text);
   EXPECT(cli_count(r.text, "mnt/model.safetensors") == 1 && cli_count(r.text, "cannot write ") == 1,
          "not exactly one line on the weights:\n%.3000s", r.text);
   EXPECT(!strstr(r.text, "\nmodel.safetensors"), "a half file is left:\n%.3000s", r.text);
@@ -477,7 +478,7 @@ TEST(cli_two_hosts_compute_the_same,
     cli_free(&r);
     for (int per : {1, 2}) {
       char what[64];
-      snprintf(what, sizeof what, "%d ranks a host, %s wire", per, wire);
+      snprintf(what, sizeof what, "%d ranks per host, %s wire", per, wire);
       CLI_RUN(&r, "PER=%d dev/two_hosts.sh %s %s --max_steps 4 --global_batch 8 --reduce_dtype %s --out %s", per,
               cli_program(), cli_small(), wire, cli_path("hosts"));
       if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
@@ -490,25 +491,25 @@ TEST(cli_two_hosts_compute_the_same,
   cli_expect_nothing_left("after the two hosts");
 }
 
-TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one notice says how many and what to do") {
+TEST(cli_notes_groups_across_hosts, "shard groups placed across two hosts: one warning says how many and what to do") {
   CliRun r;
   CLI_RUN(&r, "OMPI_MCA_rmaps_base_mapping_policy=node PER=2 dev/two_hosts.sh %s %s --mesh 2x2 --max_steps 1 "
           "--eval_every -1 --save_every -1 --sample_tokens 0 --out %s", cli_program(), cli_small(), cli_path("out"));
   if (r.code == 77) SKIP("%.*s", (int)strcspn(r.text, "\n"), r.text);
   cli_expect_done(&r, "by node");
-  EXPECT(cli_count(r.text, "notice: 2 of 2 shard groups cross hosts although 2 ranks fit on one: their gathers go over "
-                   "the network; place ranks host by host") == 1 && cli_count(r.text, " cross hosts ") == 1,
-         "not one notice:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "warning: 2 of 2 shard groups cross hosts although 2 ranks fit on one: their gathers go "
+                   "over the network; place ranks host by host") == 1 && cli_count(r.text, " cross hosts ") == 1,
+         "not one warning:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "OMPI_MCA_rmaps_base_mapping_policy=node PER=2 dev/two_hosts.sh %s %s --max_steps 1 --eval_every -1 "
           "--save_every -1 --sample_tokens 0 --out %s", cli_program(), cli_small(), cli_path("out"));
   cli_expect_done(&r, "by node");
-  EXPECT(cli_count(r.text, "notice: the ranks of a host are not consecutive in 1 of 1 shard groups: each rank sends "
+  EXPECT(cli_count(r.text, "warning: the ranks of a host are not consecutive in 1 of 1 shard groups: each rank sends "
                    "its gradients to all owners on other hosts; place ranks host by host") == 1 &&
-         strstr(r.text, "gradients by messages"), "no notice of ranks in turn:\n%.3000s", r.text);
+         strstr(r.text, "gradients by messages"), "no warning of ranks in turn:\n%.3000s", r.text);
   cli_free(&r);
 }
-TEST(cli_refuses_sums_along_hosts_that_cannot_be, "--between_hosts chain: one line says why it cannot be") {
+TEST(cli_rejects_sums_along_hosts_that_cannot_be, "--between_hosts chain: one line says why it cannot be") {
   static const struct { const char *options, *why; } table[] = {
       {"", "no shard group spans several hosts"},
       {"--plan on --world 8 --ranks_per_host 4 --device cuda --comm mpi",

@@ -4,7 +4,7 @@
 // weights and moments.
 
 // ---- what a run left ------------------------------------------------------------------------------------------------
-// The names step_* in `directory`, newest first, with a blank after each; "!" before incomplete ones.
+// The names step_* in `directory`, newest first, with a space after each; "!" before incomplete ones.
 static inline const char *cli_checkpoints(const char *directory) {
   static char names[2][4096];
   static int turn;
@@ -103,8 +103,8 @@ TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
     for (int times = 0; times < 3; times++, usleep(300)) kill(r.pid, SIGUSR1);
     cli_wait(&r, CLI_LIMIT_S);
     EXPECT(r.code == EXIT_SAVED, "%s: exit code %d, must be 85:\n%.3000s", what, r.code, r.text);
-    EXPECT(cli_count(r.text, "; --resume auto continues from step ") == 1, "%s: it does not say how to go on:\n%.3000s",
-           what, r.text);
+    EXPECT(cli_count(r.text, "; --resume auto continues from step ") == 1, "%s: it does not say how to "
+           "continue:\n%.3000s", what, r.text);
     EXPECT(cli_count(r.text, "SIGUSR1: the run ends after this step, or this batch of an evaluation, with a "
                      "checkpoint") == 1, "%s: not one rank says that the signal was received:\n%.3000s", what, r.text);
     cli_expect_end(what, out, "saved");
@@ -190,7 +190,7 @@ TEST(cli_signals_are_served_in_an_evaluation,
 }
 
 TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,
-     "ranks that mpirun did not start, as under srun: SIGTERM saves, exit code 85, --resume auto goes on") {
+     "ranks that mpirun did not start, as under srun: SIGTERM saves, exit code 85, --resume auto continues") {
   CliRun r;
   char metrics[600], mpirun[PATH_MAX + 256];
   const char *out = cli_path("out");
@@ -262,10 +262,10 @@ TEST(cli_resume_auto_in_a_job_script,
   for (int time = 0; time < 2; time++) {
     CLI_RUN(&r, "%s %s --max_steps 6 --resume auto --out %s", cli_ranks(2), cli_small(), out);
     cli_expect_done(&r, "--resume auto");
-    char notice[700];
-    snprintf(notice, sizeof notice, "notice: --resume auto: no checkpoint in %s/ckpt; starting at the beginning", out);
-    EXPECT(cli_count(r.text, notice) == !time, "run %d: the notice is there %d times:\n%.3000s", time + 1,
-           cli_count(r.text, notice), r.text);
+    char warning[700];
+    snprintf(warning, sizeof warning, "warning: --resume auto: no checkpoint in %s/ckpt; starting from step 0", out);
+    EXPECT(cli_count(r.text, warning) == !time, "run %d: the warning is there %d times:\n%.3000s", time + 1,
+           cli_count(r.text, warning), r.text);
     EXPECT(cli_count(r.text, "resumed from: ") == time, "run %d: it printed:\n%.3000s", time + 1, r.text);
     EXPECT(cli_count(r.text, "] step ") == (time ? 0 : 6), "run %d: %d steps", time + 1, cli_count(r.text, "] step "));
     EXPECT(cli_count(r.text, "checkpoint: ") == !time, "run %d: %d checkpoints", time + 1,
@@ -312,8 +312,8 @@ TEST(cli_resume_takes_a_path,
             cli_path("out"), below, cli_path("more"));
     cli_expect_done(&r, below);
     EXPECT(cli_count(r.text, ", step 6, read in ") == 1, "OUT%s: it printed:\n%.3000s", below, r.text);
-    EXPECT(cli_count(r.text, "notice: --max_steps 12 replaces the checkpoint's 6: the run continues differently") == 1,
-           "OUT%s: not one notice:\n%.3000s", below, r.text);
+    EXPECT(cli_count(r.text, "warning: --max_steps 12 replaces the checkpoint's 6: the run continues differently") == 1,
+           "OUT%s: not one warning:\n%.3000s", below, r.text);
     char a[600], b[600];
     snprintf(a, sizeof a, "%s/ckpt/latest", cli_path("twelve"));
     snprintf(b, sizeof b, "%s/ckpt/latest", cli_path("more"));
@@ -322,9 +322,9 @@ TEST(cli_resume_takes_a_path,
   }
 }
 
-TEST(cli_resume_refuses_what_is_no_continuation,
+TEST(cli_resume_rejects_what_is_no_continuation,
      "--resume with no checkpoint there: exit 3; with another model, order, optimizer, data, or ranks that do not "
-     "divide: exit 2; another --lr is a notice") {
+     "divide: exit 2; another --lr is a warning") {
   static const struct { int ranks; const char *options; int code; const char *line; } table[] = {
       {2, "--resume auto --n_layer 3", 2,
        "--n_layer 3 contradicts @/out/ckpt/step_00000006, which has 2: leave it out, or start a new run from its "
@@ -343,18 +343,18 @@ TEST(cli_resume_refuses_what_is_no_continuation,
        "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
        "@/text (--data)): name those with --data; to train its weights on other data, use --init_from "
        "@/out/ckpt/step_00000006"},
-      {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences a step: 3 ranks "
-       "cannot share them, any number that divides 4 can continue; --init_from @/out/ckpt/step_00000006 begins a new "
-       "run from its weights"},
-      {2, "--resume auto --grad_accum 4", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches a step: with 2 "
-       "ranks leave --grad_accum 4 out"},
+      {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences per step: 3 "
+       "ranks cannot share them, any number that divides 4 can continue; --init_from @/out/ckpt/step_00000006 starts a "
+       "new run from its weights"},
+      {2, "--resume auto --grad_accum 4", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches per step: with "
+       "2 ranks leave --grad_accum 4 out"},
       {2, "--resume @/none", 3,
        "--resume @/none: no checkpoint there (a directory with trainer.json, or one that holds step_* directories); "
        "there is no such directory"},
       {0, "--resume @/text", 3,
        "--resume @/text: no checkpoint there (a directory with trainer.json, or one that holds step_* directories)"},
       {0, "--resume @/out --init_from @/out", 2,
-       "--resume continues a run, --init_from begins a new one: give one of them"},
+       "--resume continues a run, --init_from starts a new one: give one of them"},
       {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
   test_mpirun_patience(0);
   CliRun r;
@@ -365,17 +365,17 @@ TEST(cli_resume_refuses_what_is_no_continuation,
   for (const auto &row : table) {
     CLI_RUN(&r, "%s %s --schedule constant --warmup 2 --max_steps 6 --out %s %s", cli_ranks(row.ranks), cli_small(),
             cli_path("out"), cli_expand(row.options));
-    cli_expect_refusal(&r, row.options, row.code, cli_expand(row.line));
+    cli_expect_rejection(&r, row.options, row.code, cli_expand(row.line));
     cli_free(&r);
   }
   CLI_RUN(&r, "%s %s --lr 0.02 --warmup 0.1 --max_steps 8 --resume auto --out %s", cli_ranks(0), cli_resumes,
           cli_path("out"));
   cli_expect_done(&r, "another --lr");
-  for (const char *line : {"notice: --lr 0.02 replaces the checkpoint's 0.01: the run continues differently from",
-                           "notice: --warmup 0.1 replaces the checkpoint's 2: the run continues differently from"})
+  for (const char *line : {"warning: --lr 0.02 replaces the checkpoint's 0.01: the run continues differently from",
+                           "warning: --warmup 0.1 replaces the checkpoint's 2: the run continues differently from"})
     EXPECT(cli_count(r.text, line) == 1, "not one line says '%s':\n%.3000s", line, r.text);
   cli_free(&r);
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
 TEST(cli_metrics_go_on_behind_a_torn_line,
@@ -409,7 +409,7 @@ TEST(cli_metrics_go_on_behind_a_torn_line,
 
 // ---- which checkpoints there are ------------------------------------------------------------------------------------
 TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
-     "a new run into an OUT with checkpoints: they are in ckpt.1, ckpt.2, whole, byte by byte; one notice") {
+     "a new run into an OUT with checkpoints: they are in ckpt.1, ckpt.2, whole, byte by byte; one warning") {
   CliRun r;
   const char *out = cli_path("out");
   char directory[600];
@@ -420,7 +420,7 @@ TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
     CLI_RUN(&r, "%s %s --max_steps 4 --seed 5 --out %s", cli_ranks(ranks), cli_small(), out);
     cli_expect_done(&r, "a fresh run");
     EXPECT(cli_count(r.text, "/ckpt holds checkpoints of an earlier run; they are now in ") == 1,
-           "not one notice:\n%.3000s", r.text);
+           "not one warning:\n%.3000s", r.text);
     cli_free(&r);
   }
   CLI_RUN(&r, "diff -r %s %s/ckpt.1", cli_path("first"), out);
@@ -436,7 +436,7 @@ TEST(cli_a_fresh_run_moves_older_checkpoints_aside,
 }
 
 TEST(cli_nothing_of_an_earlier_run_is_lost,
-     "a fresh run keeps the earlier one's metrics aside; a ckpt that is a dangling link or a file is refused before "
+     "a fresh run keeps the earlier one's metrics aside; a ckpt that is a dangling link or a file is rejected before "
      "training; an export never goes among checkpoints") {
   test_mpirun_patience(0);
   CliRun r;
@@ -611,23 +611,23 @@ TEST(cli_sample_only_needs_no_data,
 }
 
 TEST(cli_export_hf_is_whole_or_told,
-     "--export_hf into a directory with files: they stay; if none can be made: refused before training; full: one "
+     "--export_hf into a directory with files: they stay; if none can be made: rejected before training; full: one "
      "line, exit code 3, no model.safetensors") {
   CliRun r;
   char options[700], line[900];
   cli_write(cli_path("file"), "x", 1);
   snprintf(options, sizeof options, "--export_hf %s/deeper", cli_path("file"));
   snprintf(line, sizeof line, "--export_hf %s/deeper cannot be made: Not a directory", cli_path("file"));
-  const CliRefusal below = {2, options, 3, line};
-  cli_expect_refusals(&below, 1);
+  const CliRejection below = {2, options, 3, line};
+  cli_expect_rejections(&below, 1);
   mkdir(cli_path("export"), 0777);
   cli_write(cli_path("export/README.md"), "mine", 4);
   cli_write(cli_path("export/config.json"), "{}", 2);
   snprintf(options, sizeof options, "--export_hf %s", cli_path("export"));
   snprintf(line, sizeof line, "--export_hf %s has a config.json that this program has not written: name another "
            "directory", cli_path("export"));
-  const CliRefusal foreign = {0, options, 2, line};
-  cli_expect_refusals(&foreign, 1);
+  const CliRejection foreign = {0, options, 2, line};
+  cli_expect_rejections(&foreign, 1);
   unlink(cli_path("export/config.json"));
   for (int time = 0; time < 2; time++) cli_six_steps(cli_path("out"), options);
   for (const char *name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
@@ -653,7 +653,7 @@ TEST(cli_export_hf_is_whole_or_told,
 
 TEST(cli_init_from_takes_a_tokenizer,
      "--init_from: with the weights' own tokenizer or one by --tokenizer; one with more tokens than the model has, and "
-     "paths without weights, are refused in one line") {
+     "paths without weights, are rejected in one line") {
   CliRun r;
   char options[1024], path[700];
   snprintf(options, sizeof options, "--export_hf %s", cli_path("export"));
@@ -686,7 +686,7 @@ TEST(cli_init_from_takes_a_tokenizer,
   for (const auto &row : table) {
     CLI_RUN(&r, "%s %s --data %s --init_from %s %s --out %s", cli_ranks(2), options, cli_text(60), cli_path(row.from),
             cli_expand(row.more), cli_path("refused"));
-    if (strcmp(row.line, "...")) cli_expect_refusal(&r, row.from, row.code, cli_expand(row.line));
+    if (strcmp(row.line, "...")) cli_expect_rejection(&r, row.from, row.code, cli_expand(row.line));
     else EXPECT(r.code == row.code && cli_count(r.text, cli_path(row.from)) == 1 && !strstr(r.text, "step 1"),
                 "%s: exit code %d:\n%.2000s", row.from, r.code, r.text);
     cli_free(&r);
@@ -695,7 +695,7 @@ TEST(cli_init_from_takes_a_tokenizer,
 
 TEST(cli_another_familys_tokenizer,
      "a run with Llama 3's form of a tokenizer leaves the file as it was in OUT, checkpoints and export, is resumed to "
-     "the same bits, and its export samples what the run did; SentencePiece's tokenizer.model is refused by name") {
+     "the same bits, and its export samples what the run did; SentencePiece's tokenizer.model is rejected by name") {
   static const char given[] = "dev/fixtures/tokenizer_llama3.json", sampling[] = "--prompt 'the fox' --temperature 0";
   CliRun r;
   char more[1024], a[700], b[700];
@@ -741,7 +741,7 @@ static inline void cli_fill(const char *directory) {
 }
 
 TEST_WAITS(cli_a_checkpoint_survives_a_full_disk,
-     "the disk fills up during a run: one notice per save, the earlier checkpoint stays whole and newest, training "
+     "the disk fills up during a run: one warning per save, the earlier checkpoint stays whole and newest, training "
      "continues; with space again it saves; exit code 85 or 3") {
   static const struct { const char *options; bool freed; } table[] = {
       {"--save_every 100", true}, {"--save_every 100 --save_async", true}, {"--save_every 100 --save_async", false}};
@@ -766,15 +766,16 @@ TEST_WAITS(cli_a_checkpoint_survives_a_full_disk,
       cli_fill(inside);
       free(text);
       text = file_get(r.path, CLI_TEXT_BYTES, &bytes);
-      if (text && cli_count(text, "notice: the checkpoint of step ") >= 4) break;
+      if (text && cli_count(text, "warning: the checkpoint of step ") >= 4) break;
     }
-    const char *newest = cli_checkpoints(inside), *notice = text ? strstr(text, "notice: the checkpoint") : NULL;
-    EXPECT(notice, "%s: no notice", row.options);
+    const char *newest = cli_checkpoints(inside), *warning = text ? strstr(text, "warning: the checkpoint") : NULL;
+    EXPECT(warning, "%s: no warning", row.options);
     EXPECT(newest[0] && newest[0] != '!', "%s: no whole checkpoint: %s", row.options, newest);
-    for (const char *last = notice; (last = last ? strstr(last + 1, "notice: the checkpoint") : NULL);) notice = last;
+    for (const char *last = warning; (last = last ? strstr(last + 1, "warning: the checkpoint") :
+                                      NULL);) warning = last;
     snprintf(says, sizeof says, "No space left on device; the last whole one is step %d", atoi(newest + 5));
-    EXPECT(notice && cli_count(notice, says) >= 1 && strstr(notice, ": rank ") && strstr(notice, "/ckpt/.saving_"),
-           "%s: the notice must name rank and path and say '%s':\n%.600s", row.options, says, notice);
+    EXPECT(warning && cli_count(warning, says) >= 1 && strstr(warning, ": rank ") && strstr(warning, "/ckpt/.saving_"),
+           "%s: the warning must name rank and path and say '%s':\n%.600s", row.options, says, warning);
     const int before = text ? cli_count(text, "checkpoint: ") : 0;
     free(text);
     if (row.freed) {
@@ -796,7 +797,7 @@ TEST_WAITS(cli_a_checkpoint_survives_a_full_disk,
 }
 
 TEST_WAITS(cli_a_last_checkpoint_that_fails_is_an_exit_code,
-     "no checkpoint fits: one notice each, training, evaluation and sample finish, exit code 3") {
+     "no checkpoint fits: one warning each, training, evaluation and sample finish, exit code 3") {
   cli_need_mount_namespace();
   for (const char *options : {"", "--save_async", "--keep_best"}) {
     CliRun r;
@@ -805,7 +806,7 @@ TEST_WAITS(cli_a_last_checkpoint_that_fails_is_an_exit_code,
             "--epochs 2 --out %s %s; code=$?; ls -A %s/ckpt | sed s/^/left:/; exit $code'", out, out, out,
             cli_ranks(2), cli_small(), out, options, out);
     EXPECT(r.code == EXIT_MISSING, "%s: exit code %d, must be 3:\n%.3000s", options, r.code, r.text);
-    EXPECT(cli_count(r.text, "No space left on device; there is none yet") == 2, "%s: not two notices:\n%.3000s",
+    EXPECT(cli_count(r.text, "No space left on device; there is none yet") == 2, "%s: not two warnings:\n%.3000s",
            options, r.text);
     EXPECT(cli_count(r.text, "left:") == 0 && cli_count(r.text, "sample (") == 1, "%s: it printed:\n%.3000s", options,
            r.text);
@@ -854,7 +855,7 @@ TEST(cli_two_hosts_without_a_shared_directory_save,
              row.per);
     cli_on_two_hosts(&r, row.per, dir, options);
     snprintf(streams, sizeof streams,
-             "notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see ", row.per);
+             "warning: %d ranks stream their part of checkpoints to rank 0: their hosts do not see ", row.per);
     EXPECT(cli_count(r.text, streams) == 1, "no line says '%s':\n%.3000s", streams, r.text);
     snprintf(options, sizeof options, "%s/out%d", dir, row.per);
     cli_expect_reference(row.options, options, 3);

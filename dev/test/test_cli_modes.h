@@ -87,13 +87,13 @@ TEST(modes_print_the_same_losses, "modes that only move data elsewhere change no
 }
 
 TEST(modes_say_what_lies_in_place,
-     "shards of one host are read in place, and the run says so: no slots, no gather traffic; an option that then "
+     "shards of one host are read zero-copy, and the run says so: no slots, no gather traffic; an option that then "
      "has no effect is reported; --shm copy and off gather") {
-  static const struct { int ranks; const char *options, *says, *notice; bool gathers; } modes[] = {
-      {2, "", "; shards read in place; gradients reduced every microbatch\n", NULL, false},
-      {4, "--mesh 2x2 --shard dim0", "2 shards, cut by rows of each parameter; shards read in place\n", NULL, false},
-      {2, "--gather_slots 1", "; shards read in place", "--gather_slots has no effect", false},
-      {4, "--reshard_after_forward 2 --n_layer 3", "; shards read in place\n",
+  static const struct { int ranks; const char *options, *says, *warning; bool gathers; } modes[] = {
+      {2, "", "; shards read zero-copy; gradients reduced every microbatch\n", NULL, false},
+      {4, "--mesh 2x2 --shard dim0", "2 shards, cut by rows of each parameter; shards read zero-copy\n", NULL, false},
+      {2, "--gather_slots 1", "; shards read zero-copy", "--gather_slots has no effect", false},
+      {4, "--reshard_after_forward 2 --n_layer 3", "; shards read zero-copy\n",
        "--reshard_after_forward has no effect", false},
       {2, "--gather_slots 1 --shm copy", "1 of 2 blocks whole at once", NULL, true},
       {2, "--gather_slots 1 --shm off", "1 of 2 blocks whole at once", NULL, true},
@@ -104,7 +104,7 @@ TEST(modes_say_what_lies_in_place,
             cli_ranks(m.ranks), cli_small(), m.options, cli_path("in_place"));
     cli_expect_done(&r, m.options);
     EXPECT(strstr(r.text, m.says), "%s: it does not say %s:\n%.2000s", m.options, m.says, r.text);
-    EXPECT(m.notice ? strstr(r.text, m.notice) != NULL : !strstr(r.text, "has no effect"), "%s:\n%.2000s", m.options,
+    EXPECT(m.warning ? strstr(r.text, m.warning) != NULL : !strstr(r.text, "has no effect"), "%s:\n%.2000s", m.options,
            r.text);
     EXPECT(!strstr(r.text, "received by rank 0: 0 gathers 0.000 MB") == m.gathers &&
                !strstr(r.text, "gather slots, blocks") == !m.gathers,
@@ -115,12 +115,12 @@ TEST(modes_say_what_lies_in_place,
 
 // ---- two hosts ------------------------------------------------------------------------------------------------------
 TEST(two_hosts_print_the_same_losses_in_every_mesh,
-     "4 ranks on two hosts: a replica a host, which hybrid_shard chooses by itself, four replicas, blocks kept by "
-     "pairs, sums along the hosts: every loss equals one rank's") {
+     "4 ranks on two hosts: a replica per host, which hybrid_shard chooses automatically, four replicas, blocks kept "
+     "by pairs, inter-node reduction chain: every loss equals one rank's") {
   static const struct { const char *options, *mesh; } meshes[] = {
       {"--strategy hybrid_shard", "2 replicas of 2 shards"},
       {"--mesh 4x1", "4 replicas of 1 shard"},
-      {"--between_hosts chain", "gradients by sums along the hosts"},
+      {"--between_hosts chain", "gradients by an inter-node reduction chain"},
       {"--reshard_after_forward 2 --gather_slots 1", "1 replica of 4 shards"}};
   static const char steps[] = "--global_batch 8 --max_steps 4 --eval_every 2 --save_every -1";
   CliRun r;
@@ -154,7 +154,7 @@ TEST(two_hosts_save_and_resume_replicas,
     setenv("OMPI_MCA_rmaps_base_mapping_policy", row.map, 1);
     snprintf(options, sizeof options, "%s %s --out %s", base, row.options, out);
     cli_on_two_hosts(&r, 2, dir, options);
-    snprintf(streams, sizeof streams, "notice: %d ranks stream their part of checkpoints to rank 0", row.streaming);
+    snprintf(streams, sizeof streams, "warning: %d ranks stream their part of checkpoints to rank 0", row.streaming);
     EXPECT(cli_count(r.text, "stream their part") == (row.streaming > 0) && (!row.streaming || strstr(r.text, streams)),
            "%s, by %s: %d ranks stream:\n%.3000s", row.options, row.map, row.streaming, r.text);
     cli_expect_reference(row.options, out, 3);

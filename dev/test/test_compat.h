@@ -1,5 +1,5 @@
 // test_compat.h: checkpoints of earlier versions are opened and continued as those versions would have, and what a
-// later one writes is taken or refused by name. The promise is in docs/checkpoints.md. dev/make_checkpoint_fixture.sh
+// later one writes is taken or rejected by name. The promise is in docs/checkpoints.md. dev/make_checkpoint_fixture.sh
 // writes the fixtures and says what is in them. Helpers are those of cli_helpers.h.
 //
 // Losses, weights and moments are compared digit for digit. On the same instruction set nothing else is owed: no change
@@ -83,8 +83,8 @@ TEST(compat_older_versions_checkpoints_go_on,
 }
 
 TEST(compat_older_versions_checkpoints_are_sampled_and_exported,
-     "from the same checkpoints the likeliest continuation is the one that version wrote, and what --export_hf writes "
-     "has the evaluation that it wrote, digit for digit") {
+     "from the same checkpoints the most probable continuation is the one that version wrote, and what --export_hf "
+     "writes has the evaluation that it wrote, digit for digit") {
   static CompatRow rows[COMPAT_MAX];
   const int count = compat_rows(rows);
   for (int i = 0; i < count; i++) {
@@ -138,8 +138,8 @@ static void compat_make(const char *directory, const char *from, const char *to)
 }
 
 TEST(compat_later_versions_checkpoints_are_named,
-     "a checkpoint of another format, and one with a value that this version does not take, are refused with file, "
-     "version and value; options that it does not have are told in one notice, and the run goes on") {
+     "a checkpoint of another format, and one with a value that this version does not take, are rejected with file, "
+     "version and value; options that it does not have are told in one warning, and the run continues") {
   first_need_repository();
   test_mpirun_patience(0);
   CliRun r;
@@ -156,28 +156,28 @@ TEST(compat_later_versions_checkpoints_are_named,
     CLI_RUN(&r, "%s %s %s", cli_ranks(row.ranks), compat_options, cli_expand(row.options));
     snprintf(line, sizeof line, "%s%s/trainer.json is of format 2; this program reads %d: use a newer train_gpt_fsdp",
              cli_expand(row.before), at, CHECKPOINT_VERSION);
-    cli_expect_refusal(&r, row.options, 3, line);
+    cli_expect_rejection(&r, row.options, 3, line);
     cli_free(&r);
   }
   compat_make(cli_path("out/ckpt"), "\"schedule\":\"constant\"", "\"schedule\":\"spiral\"");
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(2), compat_options, at, cli_path("other"));
   snprintf(line, sizeof line, "%s was written by version 0.5.0 with a value that version " PROGRAM_VERSION " does not "
            "take: --schedule 'spiral' is not known: choose one of ...", at);
-  cli_expect_refusal(&r, "--schedule spiral", 2, line);
+  cli_expect_rejection(&r, "--schedule spiral", 2, line);
   cli_free(&r);
   EXPECT(access(cli_path("other"), F_OK), "OUT was made");
 
   compat_make(cli_path("out/ckpt"), "\"clip\":1,", "\"clip\":1,\"z_loss\":0.5,\"rope\":true,\"note\":\"\\n\",");
   CLI_RUN(&r, "%s %s --resume %s --isa avx2 --out %s", cli_ranks(0), compat_options, at, cli_path("other"));
   cli_expect_done(&r, "options of a later version");
-  snprintf(line, sizeof line, "notice: %s was written by version 0.5.0 with options that version " PROGRAM_VERSION
+  snprintf(line, sizeof line, "warning: %s was written by version 0.5.0 with options that version " PROGRAM_VERSION
            " does not have and ignores: --z_loss 0.5, --rope on, --note ?\n", at);
-  EXPECT(cli_count(r.text, "notice: ") == 1 && strstr(r.text, line), "not one notice:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "warning: ") == 1 && strstr(r.text, line), "not one warning:\n%.3000s", r.text);
   cli_free(&r);
 }
 
 TEST(compat_a_fixture_needs_a_version_and_a_commit,
-     "dev/make_checkpoint_fixture.sh refuses wrong arguments and a commit that is not there, and touches no fixture") {
+     "dev/make_checkpoint_fixture.sh rejects wrong arguments and a commit that is not there, and touches no fixture") {
   first_need_repository();
   static const struct { const char *arguments; int code; } table[] = {
       {"", 2}, {"0.5.0", 2}, {"0.5.0 0000000000000000000000000000000000000000", 1}};

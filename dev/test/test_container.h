@@ -1,7 +1,7 @@
 // test_container.h: what dev/Containerfile copies is there and is all that building takes, and its default command
 // trains. Without a network and without a container: in a directory that holds only what its COPY lines name.
 
-// The lines of dev/Containerfile that begin with `word` and a blank, without it, continued lines joined. malloc'ed.
+// The lines of dev/Containerfile that start with `word` and a space, without it, continued lines joined. malloc'ed.
 static char *container_lines(const char *word) {
   CliRun r;
   CLI_RUN(&r, "sed -e '/^#/d' -e ':a' -e '/\\\\$/{N;s/\\\\\\n//;ba}' dev/Containerfile | sed -n 's/^%s  *//p'", word);
@@ -28,7 +28,7 @@ static void container_copy(const char *directory) {
 
 TEST(container_file_copies_what_its_lines_need,
      "dev/Containerfile: each file that it copies is in the repository; among them is every script that it runs, what "
-     "its make goal needs, and every header that is included") {
+     "its make target needs, and every header that is included") {
   first_need_repository();
   const char *train = cli_path("train");
   CliRun r;
@@ -41,7 +41,7 @@ TEST(container_file_copies_what_its_lines_need,
   const char *goal = strstr(run, "make ");
   REQUIRE(goal, "no RUN line makes anything");
   CLI_RUN(&r, "cd %s && env -u SAN -u B %s -n %.*s", train, plain_make, (int)strcspn(goal + 5, " \n"), goal + 5);
-  cli_expect_done(&r, "its make goal");
+  cli_expect_done(&r, "its make target");
   EXPECT(strstr(r.text, "-o train_gpt_fsdp"), "it does not link the program:\n%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "cd %s && n=0; for f in $(find . -name '*.h' -o -name '*.cuh' -o -name '*.cu' -o -name '*.cc'); do for i "

@@ -47,8 +47,8 @@ static void cores_deal_all(const CoreTable *t, const CoresHost *h, bool bind, Co
   }
   for (int r = 0; r < h->ranks; r++) hwloc_bitmap_free(mask[r]);
 }
-// A machine, its ranks, and what they must be dealt, rank by rank: threads and CPUs ("4: 0-3"). flags: o outnumbered, v
-// overlaps, p placed.
+// A machine, its ranks, and what they must be assigned, rank by rank: threads and CPUs ("4: 0-3"). flags: o
+// outnumbered, v overlaps, p placed.
 struct CoresCase { const char *machine; CoresHost host; const char *flags, *dealt[CORES_RANKS]; };
 static void cores_expect(const CoreTable *t, const CoresCase *c) {
   CoreShare share[CORES_RANKS];
@@ -315,7 +315,7 @@ TEST(cores_of_threads,
   hwloc_bitmap_free(set);
 }
 
-TEST(cores_in_words, "what the start says of a share names what the machine has several of") {
+TEST(cores_in_words, "what the startup log shows of a share names what the machine has several of") {
   static const struct { const char *machine; CoresHost host; bool bind; const char *words; } cases[] = {
       {"pack:1 core:2 pu:1", {2, CORES_FREE, {}}, true, "1 thread on CPU 0"},
       {"pack:1 core:2 pu:1", {1, CORES_FREE, {}}, true, "2 threads on CPUs 0-1"},
@@ -433,17 +433,17 @@ TEST(cores_at_the_start,
     CLI_RUN(&r, "%s %s --oversubscribe %s -np %d env 'HWLOC_SYNTHETIC=pack:1 core:2 pu:1' HWLOC_THISSYSTEM=1 %s %s %s "
             "--out %s", row.before, mpirun, row.options, row.ranks, cli_program(), cli_small(), run, cli_path("out"));
     cli_expect_done(&r, row.words);
-    EXPECT(strstr(r.text, row.words) && !strstr(r.text, "  cores  ") && !strstr(r.text, "notice: HWLOC"),
+    EXPECT(strstr(r.text, row.words) && !strstr(r.text, "  cores  ") && !strstr(r.text, "warning: HWLOC"),
            "%s %s -np %d: not%s:\n%.3000s", row.before, row.options, row.ranks, row.words, r.text);
-    EXPECT(cli_count(r.text, "notice: ranks outnumber cores on the host of rank 0") == (row.ranks == 3),
-           "notices:\n%.3000s", r.text);
+    EXPECT(cli_count(r.text, "warning: ranks outnumber cores on the host of rank 0") == (row.ranks == 3),
+           "warnings:\n%.3000s", r.text);
     cli_free(&r);
   }
   CLI_RUN(&r, "%s -np 4 --oversubscribe env 'HWLOC_SYNTHETIC=pack:2 [numa] core:4 " CORES_AS_LINUX(8) "' %s %s %s "
           "--out %s", mpirun, cli_program(), cli_small(), run, cli_path("all"));
   cli_expect_done(&r, "a described machine");
   EXPECT(strstr(r.text, "\n  cores     rank 0: 2 threads on 2 cores of socket 0, NUMA node 0") &&
-         cli_count(r.text, "notice: HWLOC_SYNTHETIC or HWLOC_XMLFILE describes the host of rank 0") == 1,
+         cli_count(r.text, "warning: HWLOC_SYNTHETIC or HWLOC_XMLFILE describes the host of rank 0") == 1,
          "it printed:\n%.3000s", r.text);
   cli_free(&r);
   CliMetrics m;

@@ -21,12 +21,12 @@ static inline void corpora_expect(const CliRun *r, const char *what, const char 
   EXPECT(cli_count(r->text, cli_expand(line)) == 1, "%s: not one line says '%s':\n%.3000s", what, cli_expand(line),
          r->text);
 }
-// --data TEST_TMP/`data` must be refused with this line (see cli_expect_refusal); @ is TEST_TMP.
-static inline void corpora_refused(const char *data, int code, const char *line) {
+// --data TEST_TMP/`data` must be rejected with this line (see cli_expect_rejection); @ is TEST_TMP.
+static inline void corpora_rejected(const char *data, int code, const char *line) {
   CliRun r;
   CLI_RUN(&r, "%s %s --data '%s' --out %s", cli_program(), cli_small(), data[0] == '-' ? data : cli_expand(data),
           cli_path("out"));
-  cli_expect_refusal(&r, data, code, cli_expand(line));
+  cli_expect_rejection(&r, data, code, cli_expand(line));
   cli_free(&r);
 }
 
@@ -41,7 +41,7 @@ TEST(corpora_hold_out,
          (long long)train, (long long)valid);
   EXPECT(valid >= (int64_t)n / 20 && valid < (int64_t)n / 20 + 40, "%lld of %zu bytes are held out",
          (long long)valid, n);
-  EXPECT(strstr(c.notices.text, "from the start of a line on, is held out"), "%s", c.notices.text);
+  EXPECT(strstr(c.warnings.text, "from the start of a line on, is held out"), "%s", c.warnings.text);
   const uint64_t hash = c.hash;
   corpus_free(&c);
   // The same text as train.txt, as several files, or as any other: the same corpus.
@@ -55,19 +55,19 @@ TEST(corpora_hold_out,
   for (const char *dir : {"one", "many"}) {
     REQUIRE(corpus_load(&c, data_options(cli_path(dir)), &e), "%s", e.text);
     EXPECT(dir[0] == 'm' || c.hash == hash, "%s is another corpus", dir);
-    EXPECT(dir[0] == 'o' || strstr(c.notices.text, "its 3 .txt files, in the order of their names"), "%s",
-           c.notices.text);
+    EXPECT(dir[0] == 'o' || strstr(c.warnings.text, "its 3 .txt files, in the order of their names"), "%s",
+           c.warnings.text);
     EXPECT(c.split[SPLIT_TRAIN].lines + c.split[SPLIT_VALID].lines == 400, "%s: other lines", dir);
     corpus_free(&c);
   }
   REQUIRE(corpus_load(&c, data_options(cli_path("three")), &e), "%s", e.text);
-  EXPECT(c.split[SPLIT_TRAIN].text_bytes == (int64_t)n && !strstr(c.notices.text, "held out"), "val.txt is not taken");
+  EXPECT(c.split[SPLIT_TRAIN].text_bytes == (int64_t)n && !strstr(c.warnings.text, "held out"), "val.txt is not taken");
   corpus_free(&c);
 }
 
 TEST(corpora_directories_are_of_one_kind,
-     "a directory with two kinds that could be trained on is refused by name; licences and notes are left out of "
-     "texts, records and tables, and with links to nothing, pipes, endings in upper case and names that begin so are "
+     "a directory with two kinds that could be trained on is rejected by name; licences and notes are left out of "
+     "texts, records and tables, and with links to nothing, pipes, endings in upper case and names that start so are "
      "said in one line with numbers; a weight of 0 is none") {
   static const struct { const char *make, *says; int code; } dirs[] = {
       {"cp ../a.txt ../b.jsonl .", "has text (a.txt) and records (b.jsonl): name those to train on", 2},
@@ -112,7 +112,7 @@ TEST(corpora_directories_are_of_one_kind,
     REQUIRE(records_are_meant(&asked, &records, &e), "%s: %s", d.make, e.text);
     o.records = records;
     const bool ok = corpus_load(&c, o, &e);
-    const char *said = ok ? c.notices.text : e.text;
+    const char *said = ok ? c.warnings.text : e.text;
     EXPECT(ok == !d.code && (ok || e.code == d.code) && strstr(said, d.says), "%s: %s", d.make, said);
     if (ok) corpus_free(&c);
   }
@@ -122,7 +122,7 @@ TEST(corpora_directories_are_of_one_kind,
     Corpus c;
     snprintf(data, sizeof data, "%s/%s", test_tmp(), list);
     CorpusOptions o = chat_corpus_options(data, "qwen2.5", "qwen2.5");
-    EXPECT(!corpus_load(&c, o, &e) && e.code == 2 && strstr(e.text, "with weights above 0 behind all of "
+    EXPECT(!corpus_load(&c, o, &e) && e.code == 2 && strstr(e.text, "with weights above 0 after all of "
          "them"), "%s: %s",
            list, e.text);
   }
@@ -149,15 +149,15 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   corpora_text("a.txt", 300, "\n");
   corpora_text("words.txt", 300, " ");
   corpora_run(&r, "a.txt", "--vocab_size 2000");
-  corpora_expect(&r, "a file", "notice: --data @/a.txt: there is no validation text: the last 5.");
-  corpora_expect(&r, "a file", "notice: --vocab_size 2000: the training text gives a vocabulary of only ");
+  corpora_expect(&r, "a file", "warning: --data @/a.txt: there is no validation text: the last 5.");
+  corpora_expect(&r, "a file", "warning: --vocab_size 2000: the training text gives a vocabulary of only ");
   corpora_expect(&r, "a file", "valid: loss");
   EXPECT(cli_count(r.text, "word perplexity") == 1, "no word perplexity:\n%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "tr -d ' \\n' < %s > %s", cli_path("a.txt"), cli_path("solid.txt"));
   cli_free(&r);
   corpora_run(&r, "solid.txt", "");
-  corpora_expect(&r, "no blanks", "from the middle of a line on");
+  corpora_expect(&r, "no spaces", "from the middle of a line on");
   EXPECT(!strstr(r.text, "word perplexity"), "a word perplexity of a text without words");
   cli_free(&r);
   corpora_run(&r, "words.txt", "");
@@ -175,15 +175,15 @@ TEST(corpora_of_text_train, "--data FILE.txt and a directory of texts train; ran
   CLI_RUN(&r, "%s --resume %s --max_steps 6 --cache= --out %s && cd %s && echo more >> a.txt && %s --resume one "
           "--max_steps 8 --cache= --out two", cli_program(), cli_path("one"), cli_path("one"), test_tmp(),
           cli_program());
-  cli_expect_refusal(&r, "a text that has changed", EXIT_USAGE, cli_expand("text in @/a.txt (--data): its files have "
+  cli_expect_rejection(&r, "a text that has changed", EXIT_USAGE, cli_expand("text in @/a.txt (--data): its files have "
                      "changed since ..."));
-  EXPECT(strstr(r.text, "resumed from"), "it did not go on:\n%.2000s", r.text);
+  EXPECT(strstr(r.text, "resumed from"), "it did not continue:\n%.2000s", r.text);
   cli_free(&r);
 }
 
 TEST(corpora_json_lines_are_counted,
-     "a directory of many .txt files of JSON lines: one notice with their number and the first, and the notice of what "
-     "is held out beside it") {
+     "a directory of many .txt files of JSON lines: one warning with their number and the first, and the warning of "
+     "what is held out beside it") {
   enum { FILES = 60 };
   Corpus c;
   Error e;
@@ -200,14 +200,14 @@ TEST(corpora_json_lines_are_counted,
   REQUIRE(corpus_load(&c, data_options(dir), &e), "%s", e.text);
   snprintf(want, sizeof want, "%d of %d .txt files in %s are JSON, such as a_name_that_is_not_short_002.txt: "
            "braces and keys are trained on like text\n", FILES - 2, FILES, dir);
-  EXPECT(cli_count(c.notices.text, "") == 2 && strstr(c.notices.text, want) &&
-             cli_count(c.notices.text, "is held out for it and not trained on") == 1, "%s", c.notices.text);
+  EXPECT(cli_count(c.warnings.text, "") == 2 && strstr(c.warnings.text, want) &&
+             cli_count(c.warnings.text, "is held out for it and not trained on") == 1, "%s", c.warnings.text);
   corpus_free(&c);
 }
 
 TEST(corpora_shards,
      "a directory or pattern trains on all its shards and is evaluated on those of `val`; of a set of which one is "
-     "named a notice says how to take all") {
+     "named a warning says how to take all") {
   CliRun r;
   mkdir(cli_path("set"), 0777);
   for (const char *name : {"set/f_train_000001.bin", "set/f_train_000002.bin", "set/f_train_000003.bin",
@@ -226,37 +226,37 @@ TEST(corpora_shards,
     EXPECT(strstr(r.text, one ? " over 599 tokens" : " over 1199 tokens"), "%s: evaluated:\n%.3000s", data, r.text);
     cli_free(&r);
   }
-  corpora_refused("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file matches");
+  corpora_rejected("@/set/g_*.bin", 3, "--data @/set/g_*.bin: no file matches");
   cli_token_file(cli_path("set/g_train.bin"), 600, 290, 0);
-  corpora_refused("@/set", 3, "--data @/set: there are token files of several sets (f_train_000001.bin, g_train.bin): "
+  corpora_rejected("@/set", 3, "--data @/set: there are token files of several sets (f_train_000001.bin, g_train.bin): "
                   "name those to train on, by a pattern or a list");
   corpora_text("set/a.txt", 20, "\n");
-  corpora_refused("@/set", 3, "--data @/set: there is text (a.txt) and there are token files (f_train_000001.bin): "
+  corpora_rejected("@/set", 3, "--data @/set: there is text (a.txt) and there are token files (f_train_000001.bin): "
                   "name one of them, or give a directory with train.txt and valid.txt");
   mkdir(cli_path("none"), 0777);
   cli_write(cli_path("none/x.arrow"), "x", 1);
-  corpora_refused("@/none", 3, "--data @/none has no train.txt (or wiki.train.tokens), no other .txt file and no token "
-                  "file x_train.bin (but x.arrow): ...");
+  corpora_rejected("@/none", 3, "--data @/none has no train.txt (or wiki.train.tokens), no other .txt file and no "
+                  "token file x_train.bin (but x.arrow): ...");
 }
 
 // ---- files that are no corpus ---------------------------------------------------------------------------------------
 static const char corpora_is_pointer[] = "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "
                                          "pull in its repository";
 
-TEST(corpora_refuse_what_is_no_text,
+TEST(corpora_reject_what_is_no_text,
      "pipes, devices, packed files, pointers, other encodings, noise: named, in one line") {
   char text[1024], line[1024];
   mkfifo(cli_path("pipe"), 0666);
   const char *types = "; expected: a directory with train.txt and valid.txt, a text file, or a token FILE.bin";
   snprintf(line, sizeof line, "--data @/pipe is a named pipe%s", types);
-  corpora_refused("@/pipe", 3, line);
-  corpora_refused("-", 2, "--data -: text is not read from standard input, ...");
+  corpora_rejected("@/pipe", 3, line);
+  corpora_rejected("-", 2, "--data -: text is not read from standard input, ...");
   mkdir(cli_path("d"), 0777);
   mkfifo(cli_path("d/train.txt"), 0666);
-  corpora_refused("@/d", 3, "@/d/train.txt is a named pipe, not a regular file");
+  corpora_rejected("@/d", 3, "@/d/train.txt is a named pipe, not a regular file");
   cli_write(cli_path("lfs.txt"), corpora_pointer, strlen(corpora_pointer));
   snprintf(line, sizeof line, "@/lfs.txt is %s; expected: text", corpora_is_pointer);
-  corpora_refused("@/lfs.txt", 3, line);
+  corpora_rejected("@/lfs.txt", 3, line);
   CorpusOptions o = data_options(NULL);
   const struct { const char *bytes; size_t count; const char *says; } kinds[] = {
       {"\x1f\x8b\x08", 3, "gzip"}, {"PK\3\4", 4, "zip archive"}, {"\x28\xb5\x2f\xfd", 4, "zstd"},
@@ -267,35 +267,35 @@ TEST(corpora_refuse_what_is_no_text,
     memcpy(text, k.bytes, k.count);
     cli_write(cli_path("kind.txt"), text, sizeof text);
     o.data = cli_path("kind.txt");
-    data_expect_refused(o, 3, k.says, "kind.txt");
+    data_expect_rejected(o, 3, k.says, "kind.txt");
   }
   for (int i = 0; i < 1024; i++) text[i] = i % 2 ? 0 : (char)('a' + i % 26);
   cli_write(o.data, text, sizeof text);
-  data_expect_refused(o, 3, "iconv -f UTF-16LE -t UTF-8", "kind.txt");
+  data_expect_rejected(o, 3, "iconv -f UTF-16LE -t UTF-8", "kind.txt");
   for (int width : {2, 4}) for (bool big : {false, true}) {      // "a b c ..." in each, without a mark in front
     for (int i = 0; i < 1024; i++) text[i] = i % width != (big ? width - 1 : 0) ? 0 : (char)("a \n"[i / width % 3]);
     cli_write(o.data, text, 300);
     snprintf(line, sizeof line, "iconv -f UTF-%d%s -t UTF-8", 8 * width, big ? "BE" : "LE");
-    data_expect_refused(o, 3, line, "kind.txt");
+    data_expect_rejected(o, 3, line, "kind.txt");
   }
   for (int width : {2, 4, 16}) {                 // a small binary is mostly zeros too: small numbers, a header
     for (int i = 0; i < 300; i++) text[i] = i % width ? 0 : (char)(i / width % 100);
     cli_write(o.data, text, 300);
-    data_expect_refused(o, 3, "is not text", "control characters");
+    data_expect_rejected(o, 3, "is not text", "control characters");
   }
   for (int i = 0; i < 1024; i++) text[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, text, sizeof text);
-  data_expect_refused(o, 3, "is not text", "control characters");
+  data_expect_rejected(o, 3, "is not text", "control characters");
   char *model = (char *)calloc(1, 1 << 18);      // like weights: text at the start, then bytes
   memset(model, 'a', 1 << 17);
   for (int i = 1 << 17; i < 1 << 18; i++) model[i] = (char)data_random(7, (uint64_t)i);
   cli_write(o.data, model, 1 << 18);
   free(model);
-  data_expect_refused(o, 3, "is not text", "control characters");
+  data_expect_rejected(o, 3, "is not text", "control characters");
   size_t n = 0;
   while (n < sizeof text - 40) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a %zu\"}\n", n);
   cli_write(o.data = cli_path("kind.jsonl"), text, n);
-  data_expect_refused(o, 2, "conversations are encoded by a model's own tokenizer", "--init_from");
+  data_expect_rejected(o, 2, "conversations are encoded by a model's own tokenizer", "--init_from");
   Corpus c;
   Error e;
   for (int every : {50, 500}) {                  // Latin-1
@@ -305,16 +305,16 @@ TEST(corpora_refuse_what_is_no_text,
     REQUIRE(corpus_load(&c, o, &e), "bytes that are no UTF-8: %s", e.text);
     snprintf(line, sizeof line, "kind.txt: %d of 1000 bytes are no UTF-8, the first is 0xe9 at byte 5; if it is text "
              "in Windows-1252 or Latin-1: iconv -f WINDOWS-1252 -t UTF-8 ", 1000 / every);
-    EXPECT(strstr(c.notices.text, line), "'%s' lacks '%s'", c.notices.text, line);
+    EXPECT(strstr(c.warnings.text, line), "'%s' lacks '%s'", c.warnings.text, line);
     corpus_free(&c);
     o.as_text = false;
-    if (every == 50) data_expect_refused(o, 3, "20 of 1000 bytes are no UTF-8", "--data_as text");
+    if (every == 50) data_expect_rejected(o, 3, "20 of 1000 bytes are no UTF-8", "--data_as text");
   }
   cli_write(o.data = cli_path("text_train.bin"), corpora_pointer, strlen(corpora_pointer));
-  data_expect_refused(o, 3, "Git LFS pointer", "git lfs pull");
+  data_expect_rejected(o, 3, "Git LFS pointer", "git lfs pull");
   memset(text, 'a', sizeof text);
   cli_write(o.data, text, sizeof text);
-  data_expect_refused(o, 3, "is plain text", ".txt");
+  data_expect_rejected(o, 3, "is plain text", ".txt");
 }
 
 // ---- weights -------------------------------------------------------------------------------------------------------
@@ -333,22 +333,22 @@ TEST(corpora_targets_never_block, "a pipe or a pointer as --resume, --init_from 
       {"--init_from @/p.json", "@/p.json: not a safetensors file: it is a Git LFS pointer, ..."}};
   for (const auto &row : table) {
     CLI_RUN(&r, "%s %s %s --out %s", cli_program(), cli_small(), cli_expand(row.options), cli_path("out"));
-    cli_expect_refusal(&r, row.options, EXIT_MISSING, cli_expand(row.line));
+    cli_expect_rejection(&r, row.options, EXIT_MISSING, cli_expand(row.line));
     cli_free(&r);
   }
 }
 
 // ---- the cache, signals --------------------------------------------------------------------------------------------
 TEST(corpora_cache_that_cannot_be,
-     "a cache that cannot be made or written: one notice with the reason, training goes on") {
+     "a cache that cannot be made or written: one warning with the reason, training continues") {
   CliRun r;
   corpora_text("a.txt", 300, "\n");
   corpora_run(&r, "a.txt", "--cache @/a.txt/cache");
-  corpora_expect(&r, "below a file", "notice: tokenizer and tokens are not cached: --cache @/a.txt/cache cannot be "
+  corpora_expect(&r, "below a file", "warning: tokenizer and tokens are not cached: --cache @/a.txt/cache cannot be "
                  "made: Not a directory");
   cli_free(&r);
   corpora_run(&r, "a.txt", "--cache /proc/nowhere/cache");
-  corpora_expect(&r, "in /proc", "notice: tokenizer and tokens are not cached: --cache /proc/nowhere/cache cannot be "
+  corpora_expect(&r, "in /proc", "warning: tokenizer and tokens are not cached: --cache /proc/nowhere/cache cannot be "
                  "made: No such file or directory");           // the error of /proc itself
   cli_free(&r);
   cli_need_mount_namespace();
@@ -363,8 +363,8 @@ TEST(corpora_cache_that_cannot_be,
     CLI_RUN(&r, "unshare -m sh -c '%s %s && %s && find %s -name \"*tmp*\" | sed s/^/left:/'", mounts[i],
             cli_path("mnt"), command, cli_path("mnt"));
     cli_expect_done(&r, says[i]);
-    EXPECT(cli_count(r.text, "notice: tokenizer and tokens are not cached: ") == 1 && cli_count(r.text, says[i]) == 1,
-           "no notice of %s:\n%.3000s", says[i], r.text);
+    EXPECT(cli_count(r.text, "warning: tokenizer and tokens are not cached: ") == 1 && cli_count(r.text, says[i]) == 1,
+           "no warning of %s:\n%.3000s", says[i], r.text);
     EXPECT(!strstr(r.text, "left:"), "%s: half a file is left:\n%.3000s", says[i], r.text);
     cli_free(&r);
   }
@@ -382,12 +382,12 @@ static inline bool corpora_has_mapped(int pid, const char *path) {
 }
 
 TEST(corpora_text_that_shrinks,
-     "a text that becomes shorter while it is read ends the run with its name, also behind others; an address of no "
+     "a text that becomes shorter while it is read ends the run with its name, also after others; an address of no "
      "text is a SIGBUS as before") {
   enum { BYTES = 3 << 16 };
   char *text = (char *)malloc(BYTES), said[2048];
   Error e;
-  DataNotices notices = {};
+  DataWarnings warnings = {};
   memset(text, 'a', BYTES);
   for (const char *name : {"one.txt", "two.txt"}) cli_write(cli_path(name), text, BYTES);
   cli_write(cli_path("said"), "", 0);
@@ -398,12 +398,12 @@ TEST(corpora_text_that_shrinks,
       Text one = {}, two = {}, again = {};
       if (!freopen(cli_path("said"), "w", stderr)) _exit(99);
       lent_catch_loading_signals();
-      bool ok = text_open(&one, cli_path("one.txt"), &notices, &e) &&
-                text_open(&two, cli_path("two.txt"), &notices, &e);
+      bool ok = text_open(&one, cli_path("one.txt"), &warnings, &e) &&
+                text_open(&two, cli_path("two.txt"), &warnings, &e);
       if (turn) text_free(&two);                 // what is mapped without a name
       const int fd = open(cli_path("two.txt"), O_RDWR);
       const void *p = turn ? mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, fd, 0) : two.mapped;
-      ok = ok && !ftruncate(fd, 100) && text_open(&again, cli_path("one.txt"), &notices, &e);
+      ok = ok && !ftruncate(fd, 100) && text_open(&again, cli_path("one.txt"), &warnings, &e);
       _exit(ok ? ((const volatile char *)p)[BYTES - 1] : 98);
     }
     waitpid(child, &status, 0);

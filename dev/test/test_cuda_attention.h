@@ -128,7 +128,7 @@ TEST(cuda_attention_fp16, "fp16 attention on a device equals the fp64 formula wi
   cuda_attention_test(F16);
 }
 TEST(cuda_attention_tiles,
-     "attention where a multiprocessor has 164 KiB of shared memory equals the fp64 formula, and so does it where a "
+     "attention where an SM has 164 KiB of shared memory equals the fp64 formula, and so does it where a "
      "block may have 49: head sizes to 80 then leave room for a second block") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   for (size_t limit : {163 << 10, 49 << 10}) {
@@ -296,7 +296,7 @@ TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands 
 
 // ---- Hopper --------------------------------------------------------------------------------------------------------
 TEST(cuda_attention_hopper,
-     "attention by warpgroup multiplies (wgmma) equals the fp64 formula within rounding: head sizes 40 to 128, ends of "
+     "attention by WGMMA equals the fp64 formula within rounding: head sizes 40 to 128, ends of "
      "tiles, dropout, bf16 and fp16") {
   device_on_hopper(true);
   for (int table = 0; const Ops *ops = device_table(table); table++)
@@ -472,7 +472,7 @@ TEST(attention_windows_are_starts,
       Tensor starts = op_tensor(I32, 1, T), again = op_tensor(dtype, 1, T, HS), d = op_tensor(dtype, 1, T, 3 * HS);
       window_starts(&c, starts, Tensor{}, W);
       for (int i = 0; i < T; i++)
-        EXPECT(((int32_t *)starts.data)[i] == (i < W ? 0 : i - W + 1), "token %d begins at %d", i,
+        EXPECT(((int32_t *)starts.data)[i] == (i < W ? 0 : i - W + 1), "token %d starts at %d", i,
                ((int32_t *)starts.data)[i]);
       attention_forward(&c, t.out, t.lse, t.qkv, 1, Dropout{}, starts);
       Tensor dout = op_copy(t.dout);             // of the last 10 tokens alone

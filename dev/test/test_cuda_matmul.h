@@ -10,7 +10,7 @@ static const MatmulShape matmul_device_shapes[] = {{1, 1, 1},    {7, 13, 5},   {
                                                    {64, 96, 72}, {200, 40, 24}, {24, 136, 64}, {72, 64, 130}};
 enum { MATMUL_DEVICE_SHAPES = sizeof matmul_device_shapes / sizeof *matmul_device_shapes };
 
-// Features that the emulated cuBLASLt refuses, so that the fallbacks run too. On a real device only the first row
+// Features that the emulated cuBLASLt rejects, so that the fallbacks run too. On a real device only the first row
 // applies.
 struct MatmulWithout { unsigned what; const char *words; };
 static const MatmulWithout matmul_without[] = {{0, "all of cuBLASLt"},
@@ -419,7 +419,7 @@ TEST(cuda_matmul_tuned_bits,
 TEST(cuda_matmul_tuned_to_any,
      "tuning to any bits takes the fastest of all; its list has every candidate, with equal hashes exactly where bits "
      "are equal; the algorithms as text, given to another device, give the tuned bits; those of another GPU, or that "
-     "lack a multiply, are refused") {
+     "lack a multiply, are rejected") {
   static char list[1 << 15], text[4096], again[4096], algorithms[1 << 14], other[1 << 14];
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   const Ops *ops = &ops_cuda_emulated;
@@ -445,7 +445,7 @@ TEST(cuda_matmul_tuned_to_any,
         memcpy(strstr(other, "emulated"), "imitated", 8);
         ops->plans_use(&c, other, &error);
         EXPECT(strstr(error.text, "they are of 'cuBLASLt ") &&
-               strstr(error.text, ", imitated, 4 multiprocessors, 0 of them"), "another GPU's: '%s'", error.text);
+               strstr(error.text, ", imitated, 4 SMs, 0 of them"), "another GPU's: '%s'", error.text);
         error.text[0] = 0, *strstr(algorithms, "\n") = 0;
         strcat(algorithms, "\n");
         Ctx fresh = matmul_device_ctx(ops);
@@ -479,7 +479,7 @@ TEST(cuda_matmul_tuned_to_any,
 }
 // X X^T, whose operands are one; a GEMM that adds another matrix, which is an operand too.
 TEST(cuda_matmul_tuned_bits_of_every_element,
-     "tuning refuses an algorithm that differs in the last bit of one element, whichever it is: the first, one in the "
+     "tuning rejects an algorithm that differs in the last bit of one element, whichever it is: the first, one in the "
      "middle, the last") {
   static char before[4096], text[4096];
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
@@ -719,10 +719,10 @@ TEST(cuda_cublaslt_rules,
   matmul_expect_death("host pointer", [] { matmul_bad(1); });
   matmul_expect_death("overlaps", [] { matmul_bad(2); });
   matmul_expect_death("bytes of workspace", [] { matmul_bad(3); });
-  for (int i = 0; const char *name = emu_lt_rule_name(i); i++) EXPECT(emu_lt_rule_holds(i), "not refused: %s", name);
+  for (int i = 0; const char *name = emu_lt_rule_name(i); i++) EXPECT(emu_lt_rule_holds(i), "not rejected: %s", name);
 }
 
-// fault 0: M is 24; 1: `in` begins at its second byte; 2: cuBLASLt has nothing; 3: a scale in host memory.
+// fault 0: M is 24; 1: `in` starts at its second byte; 2: cuBLASLt has nothing; 3: a scale in host memory.
 static void matmul_bad_fp8(int fault) {
   Ctx c = matmul_device_ctx(&ops_cuda_emulated);
   emu_lt_without(fault == 2 ? EMU_LT_WITHOUT_ALL : 0);
@@ -733,10 +733,10 @@ static void matmul_bad_fp8(int fault) {
   matmul_fp8_run(&c, &d);
   c.ops->sync(&c);
 }
-TEST(cuda_matmul_fp8_refuses, "an fp8 GEMM that tensor cores cannot do ends the program with the requirement") {
+TEST(cuda_matmul_fp8_rejects, "an fp8 GEMM that tensor cores cannot do ends the program with the requirement") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   matmul_expect_death("24x48x32, needs multiples of 16", [] { matmul_bad_fp8(0); });
-  matmul_expect_death("must lie on 16 bytes", [] { matmul_bad_fp8(1); });
+  matmul_expect_death("must be aligned to 16 bytes", [] { matmul_bad_fp8(1); });
   matmul_expect_death("8.9 or later is needed", [] { matmul_bad_fp8(2); });
   matmul_expect_death("host pointer", [] { matmul_bad_fp8(3); });
   matmul_expect_death("convert: from fp8 to fp32", [] {
@@ -1090,7 +1090,7 @@ TEST(cuda_collectives_rules,
 }
 
 // Every GEMM of a layer, tuned too.
-TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the multiprocessors that --sm_margin leaves, when tuning too") {
+TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the SMs that --sm_margin leaves, when tuning too") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   static char text[4096];
   for (int margin : {0, 2}) for (int tuned = 0; tuned < 2; tuned++) {
@@ -1102,13 +1102,13 @@ TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the multiprocessors that --
     Tensor dweight = device_tensor(&c, F32, 40, 24);
     const int want = margin ? 4 - margin : 0;    // the emulated GPU has 4
     matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, {}});
-    EXPECT(emu_lt_multiprocessors() == want, "margin %d: forward for %d", margin, emu_lt_multiprocessors());
+    EXPECT(emu_lt_sms() == want, "margin %d: forward for %d", margin, emu_lt_sms());
     matmul_backward_input(&c, din, d.dout, d.weight, d.pre);
-    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_input for %d", margin, emu_lt_multiprocessors());
+    EXPECT(emu_lt_sms() == want, "margin %d: backward_input for %d", margin, emu_lt_sms());
     matmul_backward_weight(&c, dweight, Tensor{}, d.dout, d.in, OVERWRITE);
-    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_weight for %d", margin, emu_lt_multiprocessors());
+    EXPECT(emu_lt_sms() == want, "margin %d: backward_weight for %d", margin, emu_lt_sms());
     if (tuned) c.ops->plans_tune(&c, false, NULL, 0);
-    EXPECT(emu_lt_multiprocessors() == want, "margin %d: tuning for %d", margin, emu_lt_multiprocessors());
+    EXPECT(emu_lt_sms() == want, "margin %d: tuning for %d", margin, emu_lt_sms());
     EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
     device_done(&c);
     op_free_all();

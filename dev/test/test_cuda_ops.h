@@ -234,7 +234,7 @@ TEST(cuda_layernorm_backward,
       cuda_check_layernorm_backward(ops, F16, F16, s.B, s.T, s.C, 0.0f);
     }
     cuda_check_layernorm_backward(ops, BF16, BF16, 1, 531, 8, 0.0f);          // more runs than warps that add them
-    cuda_check_layernorm_backward(ops, F32, F32, 1, 9, 4104, 0.25f);          // two groups of columns a thread
+    cuda_check_layernorm_backward(ops, F32, F32, 1, 9, 4104, 0.25f);          // two groups of columns per thread
   }
 }
 TEST(cuda_layernorm_all, "CUDA layer normalisation: every dtype, wide and odd rows, with and without dropout") {

@@ -17,8 +17,8 @@ TEST(cuda_probe_emulated, "the emulated device is found, is complete and says so
   for (int i = 0; i < p.devices; i++) {
     const DeviceInfo *d = &p.device[i];
     EXPECT(d->name[0] && d->bus_id[0], "device %d: name \"%s\", bus \"%s\"", i, d->name, d->bus_id);
-    EXPECT(d->major >= NEEDED_MAJOR && d->multiprocessors > 0 && d->memory_bytes > 0, "device %d: %d.%d, %d, %zu", i,
-           d->major, d->minor, d->multiprocessors, d->memory_bytes);
+    EXPECT(d->major >= NEEDED_MAJOR && d->sms > 0 && d->memory_bytes > 0, "device %d: %d.%d, %d, %zu", i,
+           d->major, d->minor, d->sms, d->memory_bytes);
   }
 }
 
@@ -107,7 +107,7 @@ TEST(cuda_memory, "device and pinned memory come zeroed, are counted and freed; 
     fill(&c, tensor_of(p, F32, 100), 1.0f);      // kernels run as if nothing had been requested
     ops->copy(&c, host, p, 400);
     ops->sync(&c);
-    EXPECT(((float *)host)[99] == 1.0f, "%s: after a refusal a kernel wrote %g", ops->name, ((float *)host)[99]);
+    EXPECT(((float *)host)[99] == 1.0f, "%s: after a rejection a kernel wrote %g", ops->name, ((float *)host)[99]);
     ops->memory_free(&c, p, bytes, MEMORY_DEVICE);
     ops->memory_free(&c, host, bytes, MEMORY_PINNED);
     ops->memory_free(&c, NULL, 0, MEMORY_DEVICE);

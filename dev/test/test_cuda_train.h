@@ -278,7 +278,7 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
   WorldResult one = schedule_reference(&corpus, "");
   for (int world = 1; world <= 3; world++) {
     WorldResult r;
-    // --reduce native needs --comm before it: alone it is refused.
+    // --reduce native needs --comm before it: alone it is rejected.
     if (!schedule_run(&r, &corpus, &ops_streams, world, "nccl", "native")) continue;
     if (world == 1) schedule_expect(&r, &one, "N=1, native");
     // Sums of 12 gradients: each of 11 additions rounds once, 2^-24. AdamW's first steps depend on a gradient's sign,
@@ -303,7 +303,7 @@ TEST_MPI(cuda_native_reduce_is_close, 3,
   WorldResult r;
   one = schedule_reference(&corpus, "--optimizer muon --global_batch 2");
   if (schedule_run(&r, &corpus, &ops_streams, 2, "nccl", "native --optimizer muon --global_batch 2"))
-    schedule_expect(&r, &one, "N=2, native, one microbatch a rank, Muon");
+    schedule_expect(&r, &one, "N=2, native, one microbatch per rank, Muon");
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
@@ -451,13 +451,13 @@ static inline DeviceProbe probe_seeing(const char *buses) {
 TEST_MPI(
     gpus_are_dealt_by_what_ranks_see, 3,
     "one rank a GPU by bus id: shared lists by rank on the host, single GPUs as shown; sharing is seen, mixed views "
-    "are refused") {
+    "are rejected") {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const struct {
     const char *what, *buses[3];
     int index[3], sharing[3];
-    bool crowded, refused;
+    bool crowded, rejected;
     int gpus;
   } cases[] = {{"four GPUs", {"abcd", "abcd", "abcd"}, {0, 1, 2}, {1, 1, 1}, false, false, 3},
                {"three GPUs", {"abc", "abc", "abc"}, {0, 1, 2}, {1, 1, 1}, false, false, 3},
@@ -469,8 +469,8 @@ TEST_MPI(
   for (const auto &k : cases) {
     const DeviceProbe p = probe_seeing(k.buses[rank]);
     const GpuChoice g = choose_gpu(&p, MPI_COMM_WORLD, MPI_COMM_WORLD);
-    EXPECT((g.error[0] != 0) == k.refused, "%s, rank %d: '%s'", k.what, rank, g.error);
-    if (k.refused) continue;
+    EXPECT((g.error[0] != 0) == k.rejected, "%s, rank %d: '%s'", k.what, rank, g.error);
+    if (k.rejected) continue;
     EXPECT(g.index == k.index[rank] && g.sharing == k.sharing[rank] && g.crowded == k.crowded,
            "%s, rank %d: GPU %d, %d ranks on it, crowded %d; must be %d, %d, %d", k.what, rank, g.index, g.sharing,
            g.crowded, k.index[rank], k.sharing[rank], k.crowded);
@@ -479,7 +479,8 @@ TEST_MPI(
 }
 TEST_MPI(
     gpu_ranks_agree_or_are_named, 3,
-    "a rank with another driver, library or GPU says so; --comm auto is decided by GPUs, --comm nccl refused by name") {
+    "a rank with another driver, library or GPU says so; --comm auto is decided by GPUs, --comm nccl rejected by "
+    "name") {
   int rank;
   Error error = {};
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -487,7 +488,7 @@ TEST_MPI(
   int *const versions[] = {&p.driver, &p.runtime, &p.cublaslt, &p.nccl};
   for (int *v : versions) *v = 22809;
   agree_on_versions(&p, rank, true, MPI_COMM_WORLD, &error);
-  EXPECT(!error.text[0], "equal versions are refused: %s", error.text);
+  EXPECT(!error.text[0], "equal versions are rejected: %s", error.text);
   for (int *v : versions) {
     *v += rank == 2;
     error.text[0] = 0;
@@ -559,8 +560,8 @@ TEST_MPI(
   }
 }
 
-TEST(gpu_options_are_refused_by_name,
-     "options that only one device supports are refused on the other, and shapes beyond the kernels' limits too") {
+TEST(gpu_options_are_rejected_by_name,
+     "options that only one device supports are rejected on the other, and shapes beyond the kernels' limits too") {
   const struct {
     const char *device, *arguments, *said;
   } cases[] = {
@@ -709,7 +710,7 @@ static int nccl_memory_child(const char *room, char *said, size_t bytes) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-TEST(nccl_memory_is_refused_before_a_step,
+TEST(nccl_memory_is_rejected_before_a_step,
      "a device that cannot hold plan and NCCL together: one clear line before the first step, exit code 3") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   char said[4096];
@@ -730,7 +731,7 @@ static const DeviceProbe *nccl_probe_of(int device) {
 }
 
 TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
-         "instances (MIG) of a GPU: memory is shared by UUID, NCCL refused by PCI bus id, unless it lets ranks share") {
+         "MIG instances of a GPU: memory is shared by UUID, NCCL rejected by PCI bus id, unless it lets ranks share") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -760,9 +761,9 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         o.comm = OPT_comm_nccl;
         q.nccl = nccl;
         agree_on_comm(&o, &q, &g, 3, &error);
-        const bool refused = g.on_gpu > 1 && !(nccl == 23000 && !strcmp(enabled, "1"));
-        const char *why = g.sharing > 1 ? "ranks share the GPU" : "instances (MIG) of the GPU";
-        EXPECT(refused ? strstr(error.text, why) != NULL : !error.text[0], "%s, NCCL %d, enabled '%s': '%s'", k.what,
+        const bool rejected = g.on_gpu > 1 && !(nccl == 23000 && !strcmp(enabled, "1"));
+        const char *why = g.sharing > 1 ? "ranks share the GPU" : "MIG instances of the GPU";
+        EXPECT(rejected ? strstr(error.text, why) != NULL : !error.text[0], "%s, NCCL %d, enabled '%s': '%s'", k.what,
                nccl, enabled, error.text);
         options_default(&o, &trainer_table);
         error.text[0] = 0;

@@ -38,7 +38,7 @@ static CorpusOptions data_options(const char *data) {
   return o;
 }
 // A load that must fail with this exit code and a single line that contains each of the two texts.
-static void data_expect_refused(CorpusOptions o, int exit_code, const char *has, const char *has_too) {
+static void data_expect_rejected(CorpusOptions o, int exit_code, const char *has, const char *has_too) {
   Corpus c;
   Error e;
   bool ok = corpus_load(&c, o, &e);
@@ -96,56 +96,56 @@ TEST(data_token_files_read_back,
 }
 
 TEST(data_token_file_faults,
-     "a token file that is cut short, foreign, empty or of another vocabulary is refused by name") {
+     "a token file that is cut short, foreign, empty or of another vocabulary is rejected by name") {
   const char *train = data_path("x_train.bin"), *valid = data_path("x_val.bin");
   const CorpusOptions o = data_options(train);
   const DataBin good = data_bin(20240520, 1, 2, false), bare = data_bin(0, 0, 2, true);
   DataBin b;
   uint8_t buffer[4096];
   data_write_bin(valid, &good);
-#define REFUSED(code, has, too) data_expect_refused(o, code, has, too)
-  b = good; b.header[0] = 20770707; data_write_bin(train, &b); REFUSED(3, "unknown magic 20770707", "50 tokens");
-  b = good; b.numel = 49; data_write_bin(train, &b); REFUSED(3, "cut short", "1124 bytes, but it has 1122");
-  b = good; b.numel = 0; data_write_bin(train, &b); REFUSED(3, "cut short", "it has 1024");
-  data_write(train, &good, 500); REFUSED(3, "cut short", "it has 500");
-  data_write_bin(train, &good, 2); REFUSED(3, "longer than it says", "it has 1126");
-  b = good; b.header[1] = 2; data_write_bin(train, &b); REFUSED(3, "version 2", "version 1");
-  b = data_bin(20240801, 1, 4, false); data_write_bin(train, &b); REFUSED(3, "version 1", "version 7");
-  b = good; b.header[2] = -5; data_write_bin(train, &b); REFUSED(3, "counts -5 tokens", "at least 2");
-  b = good; b.header[2] = b.numel = 1; data_write_bin(train, &b); REFUSED(3, "counts 1 tokens", "at least 2");
-  b = good; b.header[0] = 20240522; data_write_bin(train, &b); REFUSED(3, "multiple-choice", "20240520");
-  b = good; b.header[0] = 20240326; data_write_bin(train, &b); REFUSED(3, "file of another kind", "20240520");
+#define REJECTED(code, has, too) data_expect_rejected(o, code, has, too)
+  b = good; b.header[0] = 20770707; data_write_bin(train, &b); REJECTED(3, "unknown magic 20770707", "50 tokens");
+  b = good; b.numel = 49; data_write_bin(train, &b); REJECTED(3, "cut short", "1124 bytes, but it has 1122");
+  b = good; b.numel = 0; data_write_bin(train, &b); REJECTED(3, "cut short", "it has 1024");
+  data_write(train, &good, 500); REJECTED(3, "cut short", "it has 500");
+  data_write_bin(train, &good, 2); REJECTED(3, "longer than it says", "it has 1126");
+  b = good; b.header[1] = 2; data_write_bin(train, &b); REJECTED(3, "version 2", "version 1");
+  b = data_bin(20240801, 1, 4, false); data_write_bin(train, &b); REJECTED(3, "version 1", "version 7");
+  b = good; b.header[2] = -5; data_write_bin(train, &b); REJECTED(3, "counts -5 tokens", "at least 2");
+  b = good; b.header[2] = b.numel = 1; data_write_bin(train, &b); REJECTED(3, "counts 1 tokens", "at least 2");
+  b = good; b.header[0] = 20240522; data_write_bin(train, &b); REJECTED(3, "multiple-choice", "20240520");
+  b = good; b.header[0] = 20240326; data_write_bin(train, &b); REJECTED(3, "file of another kind", "20240520");
   b = good;
   b.header[0] = (int32_t)__builtin_bswap32(20240520);
   data_write_bin(train, &b);
-  REFUSED(3, "big-endian", train);
-  data_write(train, "", 0); REFUSED(3, "is empty", train);
-  data_write(train, "\1\0", 2); REFUSED(3, "holds 1 token", train);
-  data_write(train, buffer, data_bin_bytes(&bare, buffer) - 1); REFUSED(3, "99 bytes is not a whole number", "uint16");
-  data_write(train, "\x93NUMPY\1\0v\0", 10); REFUSED(3, "NumPy", "tofile");
-  data_write(train, "PK\3\4aaaa", 8); REFUSED(3, "zip archive", train);
-  data_write(train, "\x1f\x8b\x08\0aaaa", 8); REFUSED(3, "gzip", "unpack");
+  REJECTED(3, "big-endian", train);
+  data_write(train, "", 0); REJECTED(3, "is empty", train);
+  data_write(train, "\1\0", 2); REJECTED(3, "holds 1 token", train);
+  data_write(train, buffer, data_bin_bytes(&bare, buffer) - 1); REJECTED(3, "99 bytes is not a whole number", "uint16");
+  data_write(train, "\x93NUMPY\1\0v\0", 10); REJECTED(3, "NumPy", "tofile");
+  data_write(train, "PK\3\4aaaa", 8); REJECTED(3, "zip archive", train);
+  data_write(train, "\x1f\x8b\x08\0aaaa", 8); REJECTED(3, "gzip", "unpack");
   b = good;
   b.tokens[20] = 400;
   b.tokens[30] = 777;
   data_write_bin(train, &b);
-  REFUSED(2, "token 20 is 400", "at least 778");
-  b = bare; b.tokens[49] = 300; data_write_bin(train, &b); REFUSED(2, "token 49 is 300", "--vocab_size 300");
+  REJECTED(2, "token 20 is 400", "at least 778");
+  b = bare; b.tokens[49] = 300; data_write_bin(train, &b); REJECTED(2, "token 49 is 300", "--vocab_size 300");
   b = data_bin(20240801, 7, 4, false);
   b.tokens[3] = 0xfffffff0u;
   data_write_bin(train, &b);
-  REFUSED(2, "token 3 is 4294967280", train);
+  REJECTED(2, "token 3 is 4294967280", train);
   data_write_bin(train, &good);
-  b = good; b.tokens[5] = 300; data_write_bin(valid, &b); REFUSED(2, "token 5 is 300", valid);
-  remove(valid); REFUSED(3, "no validation tokens beside it", "x_val.bin");
-  remove(train); REFUSED(3, "No such file", train);
+  b = good; b.tokens[5] = 300; data_write_bin(valid, &b); REJECTED(2, "token 5 is 300", valid);
+  remove(valid); REJECTED(3, "no validation tokens beside it", "x_val.bin");
+  remove(train); REJECTED(3, "No such file", train);
   const char *nameless = data_path("tokens.bin");
   data_write_bin(nameless, &good);
-  data_expect_refused(data_options(nameless), 3, "no `train` in it", "x_val.bin");
+  data_expect_rejected(data_options(nameless), 3, "no `train` in it", "x_val.bin");
   const char *text = data_path("some.txt");
   data_write(text, "text", 4);
-  data_expect_refused(data_options(text), 2, "4 bytes", "train.txt and valid.txt");
-#undef REFUSED
+  data_expect_rejected(data_options(text), 2, "4 bytes", "train.txt and valid.txt");
+#undef REJECTED
 }
 
 // ---- text -----------------------------------------------------------------------------------------------------------
@@ -167,35 +167,36 @@ TEST(data_text_directory, "text is found under either naming; a missing or empty
       EXPECT(c.split[i].words == words[i] && c.split[i].lines == lines[i] && c.split[i].has_context,
              "%s: %lld words, %lld lines", split_names[i], (long long)c.split[i].words, (long long)c.split[i].lines);
     EXPECT(k == 0 || c.hash == hash, "the same text under other names is another corpus");
-    EXPECT(!c.notices.text[0] && !c.generated, "notices: %s", c.notices.text);
+    EXPECT(!c.warnings.text[0] && !c.generated, "warnings: %s", c.warnings.text);
     hash = c.hash;
     corpus_free(&c);
   }
   const char *dir = data_path("dir0");
   remove(data_path("dir0/test.txt"));
   REQUIRE(corpus_load(&c, data_options(dir), &e), "%s", e.text);
-  EXPECT(strstr(c.notices.text, "no test.txt") && c.split[SPLIT_TEST].tokens_numel == 0, "notices: %s", c.notices.text);
+  EXPECT(strstr(c.warnings.text, "no test.txt") && c.split[SPLIT_TEST].tokens_numel == 0, "warnings: %s",
+         c.warnings.text);
   corpus_free(&c);
   data_write(data_path("dir0/test.txt"), "", 0);
-  data_expect_refused(data_options(dir), 3, "test.txt is empty", "fetch it again");
+  data_expect_rejected(data_options(dir), 3, "test.txt is empty", "fetch it again");
   remove(data_path("dir0/test.txt"));
   data_write(data_path("dir0/train.txt"), "", 0);
-  data_expect_refused(data_options(dir), 3, "train.txt is empty", dir);
+  data_expect_rejected(data_options(dir), 3, "train.txt is empty", dir);
   remove(data_path("dir0/train.txt"));
-  data_expect_refused(data_options(dir), 3, "has no train.txt (or wiki.train.tokens), but valid.txt", dir);
+  data_expect_rejected(data_options(dir), 3, "has no train.txt (or wiki.train.tokens), but valid.txt", dir);
   remove(data_path("dir0/valid.txt"));
-  data_expect_refused(data_options(dir), 3, "has no train.txt", "wiki.train.tokens");
+  data_expect_rejected(data_options(dir), 3, "has no train.txt", "wiki.train.tokens");
   remove(data_path("dir1/wiki.valid.tokens"));
-  data_expect_refused(data_options(data_path("dir1")), 2, "too few to hold some out", "dir1");
+  data_expect_rejected(data_options(data_path("dir1")), 2, "too few to hold some out", "dir1");
   setenv("WIKITEXT2_DIR", data_path("dir1"), 1);  // it names WikiText-2, whose splits are known
-  data_expect_refused(data_options(NULL), 3, "has no valid.txt", "validation.txt");
+  data_expect_rejected(data_options(NULL), 3, "has no valid.txt", "validation.txt");
   unsetenv("WIKITEXT2_DIR");
   CorpusOptions small = data_options(data_path("dir2"));
   small.vocab_size = 256;
-  data_expect_refused(small, 2, "--vocab_size 256", "257 tokens");
+  data_expect_rejected(small, 2, "--vocab_size 256", "257 tokens");
 }
 
-TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then the generated text with a notice") {
+TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then the generated text with a warning") {
   Corpus c;
   Error e;
   char here[PATH_MAX];
@@ -211,17 +212,17 @@ TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then 
   for (int i = 0; i < 3; i++) {
     if (i == 2) unsetenv("WIKITEXT2_DIR");
     REQUIRE(corpus_load(&c, data_options(i == 0 ? "asked" : NULL), &e), "%s", e.text);
-    EXPECT(strstr(c.source, found[i]) && !c.notices.text[0], "source %s, notices %s", c.source, c.notices.text);
+    EXPECT(strstr(c.source, found[i]) && !c.warnings.text[0], "source %s, warnings %s", c.source, c.warnings.text);
     corpus_free(&c);
   }
   remove("data/wikitext-2/valid.txt");           // an unfinished download is not a corpus
   REQUIRE(corpus_load(&c, data_options(""), &e), "%s", e.text);
-  EXPECT(c.generated && strstr(c.notices.text, "generated sentences"), "source %s, notices '%s'", c.source,
-         c.notices.text);
+  EXPECT(c.generated && strstr(c.warnings.text, "generated sentences"), "source %s, warnings '%s'", c.source,
+         c.warnings.text);
   corpus_free(&c);
   setenv("WIKITEXT2_DIR", "nowhere", 1);         // a named directory is not replaced
-  data_expect_refused(data_options(NULL), 3, "WIKITEXT2_DIR=nowhere", "not a directory");
-  data_expect_refused(data_options("nowhere"), 3, "--data nowhere", "No such file");
+  data_expect_rejected(data_options(NULL), 3, "WIKITEXT2_DIR=nowhere", "not a directory");
+  data_expect_rejected(data_options("nowhere"), 3, "--data nowhere", "No such file");
   EXPECT(chdir(here) == 0, "cannot go back to %s", here);
 }
 
@@ -289,7 +290,7 @@ TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding 
   tokenizer_free(&t);
 }
 
-// The tokens of texts by a tokenizer, one behind the other, each behind token 0.
+// The tokens of texts by a tokenizer, one after the other, each after token 0.
 static void data_expect_documents(const Split *s, const Tokenizer *t, const char *const *texts, int count) {
   int64_t at = 0, differ = 0;
   for (int i = 0; i < count; i++) {
@@ -394,7 +395,7 @@ TEST(data_documents, "<|endoftext|> stands before each file of a directory and e
   int64_t marks = 0;
   for (int64_t i = 0; i < c.split[0].tokens_numel; i++) marks += !split_token(&c.split[0], i);
   EXPECT(!marks && !c.split[0].texts && split_token(&c.split[0], 0) == c.tokenizer.byte_id['\n'] && c.hash != hash,
-         "undivided: %lld marks, begins with %d", (long long)marks, split_token(&c.split[0], 0));
+         "undivided: %lld marks, starts with %d", (long long)marks, split_token(&c.split[0], 0));
   corpus_free(&c);
 }
 
@@ -431,14 +432,14 @@ TEST(data_given_tokenizer,
     o.tokenizer = ways[i];
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == hash && c.vocab_size == vocab_size && c.has_tokenizer, "load %d: another corpus", i);
-    EXPECT(c.cache_used == (i > 0) && !c.notices.text[0] && c.tokenizer_ms == 0, "load %d: cache_used %d, notices '%s'",
-           i, c.cache_used, c.notices.text);
+    EXPECT(c.cache_used == (i > 0) && !c.warnings.text[0] && c.tokenizer_ms == 0, "load %d: cache_used %d, warnings "
+           "'%s'", i, c.cache_used, c.warnings.text);
     corpus_free(&c);
   }
   const int token_files = data_files_like(data_path("made/for/cache/tokens-*.bin"));
   const int tokenizers = data_files_like(data_path("made/for/cache/tokenizer-*"));
   EXPECT(token_files == 1 && !tokenizers, "in the cache: %d and %d files", token_files, tokenizers);
-  // The same vocabulary by line, in the same cache: another corpus, and no notice about the existing one.
+  // The same vocabulary by line, in the same cache: another corpus, and no warning about the existing one.
   Tokenizer t;
   REQUIRE(tokenizer_load_any(&t, json, &error), "%s", error.text);
   t.by_line = true;
@@ -446,8 +447,8 @@ TEST(data_given_tokenizer,
   t.file = NULL;
   REQUIRE(tokenizer_save(&t, json, &error), "%s", error.text);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "by line: cache_used %d, '%s'", c.cache_used,
-         c.notices.text);
+  EXPECT(!c.cache_used && !c.warnings.text[0] && c.hash != hash, "by line: cache_used %d, '%s'", c.cache_used,
+         c.warnings.text);
   const Split *s = &c.split[SPLIT_VALID];
   const char *text = "to be or not to be\n\n  that is \n  the question\n";
   int32_t ids[64];
@@ -461,14 +462,14 @@ TEST(data_given_tokenizer,
   o.vocab_size = 300;
   for (int i = 0; i < 2; i++) {
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-    EXPECT(c.hash == hash && c.cache_used == (i > 0) && !c.notices.text[0], "trained, load %d: cache_used %d", i,
+    EXPECT(c.hash == hash && c.cache_used == (i > 0) && !c.warnings.text[0], "trained, load %d: cache_used %d", i,
            c.cache_used);
     corpus_free(&c);
   }
   o.tokenizer = data_path("nowhere");
-  data_expect_refused(o, 3, "tokenizer", "nowhere: cannot read");
+  data_expect_rejected(o, 3, "tokenizer", "nowhere: cannot read");
   o.tokenizer = dir;
-  data_expect_refused(o, 3, "/text: has no tokenizer", "merges.txt");
+  data_expect_rejected(o, 3, "/text: has no tokenizer", "merges.txt");
 }
 
 TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer changes no id, and may not be larger") {
@@ -492,7 +493,7 @@ TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer 
            "%s: vocabulary %d, tokenizer %d", data, c.vocab_size, c.tokenizer.vocab_size);
     o.vocab_size = c.tokenizer.vocab_size - 1;
     corpus_free(&c);
-    data_expect_refused(o, 2, "dev/fixtures/tokenizer_gpt2 has", "more than --vocab_size");
+    data_expect_rejected(o, 2, "dev/fixtures/tokenizer_gpt2 has", "more than --vocab_size");
   }
 }
 
@@ -538,7 +539,7 @@ TEST(data_tokenizer_alone,
 }
 
 TEST(data_families_tokenizers,
-     "a corpus of another family's tokenizer begins with its beginning token or a newline, has the ids of encoding it "
+     "a corpus of another family's tokenizer starts with its BOS token or a newline, has the ids of encoding it "
      "at once, in a cache too, and the entropy of generated text by its own tokens; bytes without a token are told") {
   const char *names[] = {"train.txt", "valid.txt"};
   const char *text = "It's cafe\xcc\x81 12345.\n\n  I'LL \xe0\xa5\x98\n \x07 end\n";
@@ -566,8 +567,8 @@ TEST(data_families_tokenizers,
              (long long)s->tokens_numel, (long long)count);
       for (int64_t k = 0; k < count && k < s->tokens_numel; k++)
         EXPECT(split_token(s, k) == ids[k], "%s: token %lld is %d", family, (long long)k, split_token(s, k));
-      EXPECT(!strcmp(family, "smollm2") == !!strstr(c.notices.text, "of the 256 bytes"), "%s: notices '%s'", family,
-             c.notices.text);
+      EXPECT(!strcmp(family, "smollm2") == !!strstr(c.warnings.text, "of the 256 bytes"), "%s: warnings '%s'", family,
+             c.warnings.text);
       corpus_free(&c);
     }
     GenSource g;
@@ -593,7 +594,8 @@ TEST(data_families_tokenizers,
 }
 
 // ---- cache ----------------------------------------------------------------------------------------------------------
-TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritable cache changes nothing but a notice") {
+TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritable cache changes nothing but a "
+     "warning") {
   const char *names[] = {"train.txt", "valid.txt", "test.txt"};
   char dir[1024], cache[1024], bin[1024] = "", json[1024] = "";
   data_format(dir, 1024, "%s/text", test_tmp());
@@ -604,7 +606,7 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   Corpus c;
   Error e;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !c.notices.text[0], "first load: cache_used %d, notices %s", c.cache_used, c.notices.text);
+  EXPECT(!c.cache_used && !c.warnings.text[0], "first load: cache_used %d, warnings %s", c.cache_used, c.warnings.text);
   const uint64_t hash = c.hash;
   int64_t numel = 0;
   for (const Split &s : c.split) numel += s.tokens_numel;
@@ -636,20 +638,20 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == hash, "damage %d: another corpus came out", d);
     EXPECT(c.cache_used == (d < 0), "damage %d: cache_used %d", d, c.cache_used);
-    EXPECT((d < 0) == !strstr(c.notices.text, "made again"), "damage %d: notices '%s'", d, c.notices.text);
+    EXPECT((d < 0) == !strstr(c.warnings.text, "made again"), "damage %d: warnings '%s'", d, c.warnings.text);
     EXPECT(c.split[0].words == 10 && c.split[0].lines == 2 && c.split[0].has_context, "damage %d: %lld words", d,
            (long long)c.split[0].words);
     corpus_free(&c);
   }
-  // Another text: neither hit nor notice.
+  // Another text: neither hit nor warning.
   data_write_text(dir, "valid.txt", "to be or not to be\nthat was the question\n");
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "changed text: cache_used %d, '%s'", c.cache_used,
-         c.notices.text);
+  EXPECT(!c.cache_used && !c.warnings.text[0] && c.hash != hash, "changed text: cache_used %d, '%s'", c.cache_used,
+         c.warnings.text);
   corpus_free(&c);
   o.cache_dir = data_path("text/train.txt");     // a file: nothing can be created in it, not even by root
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(strstr(c.notices.text, "not cached"), "unwritable: notices '%s'", c.notices.text);
+  EXPECT(strstr(c.warnings.text, "not cached"), "unwritable: warnings '%s'", c.warnings.text);
   corpus_free(&c);
 }
 
@@ -710,10 +712,10 @@ TEST(data_generated_entropy,
   // A ratio of means over independent sentences: its standard error from the residuals of each sentence. The counted
   // conditional entropy is lower by half of G, df/2 on average.
   const double sigma = sqrt(residual2) / tokens, counted = (conditional + df / 2) / tokens;
-  EXPECT(fabs(nats / tokens - rate) < 5 * sigma, "%.6f nats a token, stated %.6f, sigma %.2g", nats / tokens, rate,
+  EXPECT(fabs(nats / tokens - rate) < 5 * sigma, "%.6f nats per token, stated %.6f, sigma %.2g", nats / tokens, rate,
          sigma);
   EXPECT(fabs(counted - rate) < 5 * sigma + 6 * sqrt(2 * df) / 2 / tokens + 0.01 * df / tokens,
-         "counted conditional entropy %.6f nats a token, stated %.6f", counted, rate);
+         "counted conditional entropy %.6f nats per token, stated %.6f", counted, rate);
   text_free(&text);
 }
 
@@ -996,7 +998,7 @@ TEST(data_sampler_distributed_rule, "the epoch is cut or wrapped as PyTorch's Di
       }
 }
 
-TEST(data_corpus_too_short, "a corpus that cannot fill one global batch is refused in one line, in either mode") {
+TEST(data_corpus_too_short, "a corpus that cannot fill one global batch is rejected in one line, in either mode") {
   for (int drop = 0; drop < 2; drop++) {
     Split split = data_counting_split(8 * 11 + 1);
     Sampler s;

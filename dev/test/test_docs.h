@@ -29,7 +29,7 @@ static const Docs *docs_read() {
 }
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
-// The next line of a text, without its end; false after the last. fenced: it is in a block of code, or begins or ends
+// The next line of a text, without its end; false after the last. fenced: it is in a block of code, or starts or ends
 // one.
 struct DocLines { const char *at; int number; bool in_fence, fenced; char line[4096]; };
 static DocLines docs_lines(const Doc *doc) {
@@ -58,7 +58,7 @@ static void docs_without_code(char *line) {
 }
 
 // ---- links ----------------------------------------------------------------------------------------------------------
-// GitHub's anchor of a heading: lower case, blanks become hyphens, other characters are dropped except letters, digits,
+// GitHub's anchor of a heading: lower case, spaces become hyphens, other characters are dropped except letters, digits,
 // _ and -.
 static void docs_anchor(char *to, const char *heading) {
   for (const uint8_t *c = (const uint8_t *)heading; *c; c++) {
@@ -144,7 +144,7 @@ TEST(docs_changelog_links_lead_somewhere, "CHANGELOG.md: each link's file exists
   free(d.doc[0].text);
 }
 
-// Whether a page has a list of contents before its first section: a line that begins with a link to a heading of it.
+// Whether a page has a list of contents before its first section: a line that starts with a link to a heading of it.
 static bool docs_has_contents(const char *head) {
   for (const char *line = head; line; line = strchr(line, '\n'), line += !!line) {
     const char *link = line + (strncmp(line, "- ", 2) ? 0 : 2), *end = strstr(link, "](");
@@ -219,7 +219,7 @@ static const struct { const char *program, *name; } docs_others[] = {
     {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"}, {"docker", "memory"}, {"tensorboard", "logdir"},
     {"build/test_gpt_fsdp", "list"}};
 enum { DOCS_OPTION_BYTES = 64 };
-// The name of an option that begins at `c` (its first hyphen), if it is plainly written; else false.
+// The name of an option that starts at `c` (its first hyphen), if it is plainly written; else false.
 static bool docs_option_at(const char *text, const char *c, char name[DOCS_OPTION_BYTES]) {
   if (c > text && (isalnum((uint8_t)c[-1]) || strchr("-_", c[-1]))) return false;
   if (strncmp(c, "--", 2) || !islower((uint8_t)c[2])) return false;
@@ -255,7 +255,7 @@ TEST(docs_options_are_there,
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 // Paths that a run, make or another program creates, and words with a slash that are not files. With a slash at its end
-// an entry matches all paths that begin with it.
+// an entry matches all paths that start with it.
 static const char *const docs_not_here[] = {
     "out/", "out-compare/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "chat/", "chats/",
     "more/", "train_gpt_fsdp", "ckpt/", "lost-N/",
@@ -311,7 +311,7 @@ static bool docs_is_test(const char *part) {
   for (const TestCase *t = test_cases; t; t = t->next) if (strstr(t->name, part)) return true;
   return false;
 }
-TEST(docs_claims_have_tests, "docs/tests.md: each name behind a claim is part of a test's name") {
+TEST(docs_claims_have_tests, "docs/tests.md: each name after a claim is part of a test's name") {
   const Docs *d = docs_read();
   int names = 0;
   for (int i = 0; i < d->count; i++) {

@@ -1,42 +1,48 @@
-// test_doors.h: rooms and their doors (docs/design.md): what is included past one is refused by name, and so is what an
-// object exports beside it. check-symbols, a part of make test, asks the same of the program itself.
+// test_doors.h: modules and their doors (docs/design.md): what is included past one is rejected by name, and so is what
+// an object exports beside it. check-symbols, a part of make test, asks the same of the program itself.
 
-// Expects that `make check-rooms` passes in the checkout, and that with one line more at the end of a file it names
+// Expects that `make check-modules` passes in the checkout, and that with one line more at the end of a file it names
 // `words`.
 static void doors_check(const char *file, const char *line, const char *words) {
   CliRun r;
-  CLI_RUN(&r, "cd %s && cp %s kept && printf '%%s\\n' '%s' >>%s && make -s check-rooms; code=$?; mv kept %s; "
+  CLI_RUN(&r, "cd %s && cp %s kept && printf '%%s\\n' '%s' >>%s && make -s check-modules; code=$?; mv kept %s; "
           "exit $code", cli_path("checkout"), file, line, file, file);
   EXPECT(words ? r.code && strstr(r.text, words) : !r.code, "%s with '%s': exit code %d, and it printed:\n%s", file,
          line, r.code, r.text);
   cli_free(&r);
 }
 TEST(doors_are_where_rooms_are_entered,
-     "an include of another room's inside, of a room above, or in a circle fails by name; one of its door passes; so "
-     "does a door of more than 150 lines, a page that includes its inside, and a room that names the trainer") {
+     "an include of another module's inside, of a module above, or in a circle fails by name; one of its public header "
+     "passes; so does a public header of more than 150 lines, a page that includes its inside, and a module that names "
+     "the trainer") {
   char lines[151];
   memset(lines, '\n', 150), lines[150] = 0;
   readme_checkout();
   doors_check("launch/cgroup.h", "", NULL);
-  doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the door");
-  doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "fsdp/reduce.h: fsdp.h or fsdp/plan.h is the door");
-  doors_check("run/plan/plan.cc", "#include \"fsdp/types.h\"", "fsdp/types.h: fsdp.h or fsdp/plan.h is the door");
+  doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the public header");
+  doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "fsdp/reduce.h: fsdp.h or fsdp/plan.h is the public "
+              "header");
+  doors_check("run/plan/plan.cc", "#include \"fsdp/types.h\"", "fsdp/types.h: fsdp.h or fsdp/plan.h is the public "
+              "header");
   doors_check("trainer/generate.h", "#include \"fsdp/plan.h\"", NULL);
   doors_check("fsdp.h", "#include \"fsdp/types.h\"", "includes fsdp/types.h: the page has no inside");
-  doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
-  doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
-  doors_check("data/files/disk.h", "#include \"data/data.h\"", "which is of a higher room");
-  doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher room");
-  doors_check("data/dataloader.h", "#include \"tokens/sampler.h\"", "which is in no room");
-  doors_check("run/run.cc", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
+  doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the public "
+              "header");
+  doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher module");
+  doors_check("data/files/disk.h", "#include \"data/data.h\"", "which is of a higher module");
+  doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher module");
+  doors_check("data/dataloader.h", "#include \"tokens/sampler.h\"", "which is in no module");
+  doors_check("run/run.cc", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the public "
+              "header");
   doors_check("run/start.h", "#include \"launch/launch.h\"", NULL);
   doors_check("data/tokens/token_files.h", "#include \"sampler.h\"", "in a circle");
-  doors_check("data/data.h", lines, "data/data.h:151: a door of more than 150 lines");
+  doors_check("data/data.h", lines, "data/data.h:151: a public header of more than 150 lines");
   doors_check("run/start.h", "struct Trainer;", "names Trainer");
 }
 
 TEST(doors_say_no_fields,
-     "a file that includes every door cannot touch a field of what doors leave open: it does not compile") {
+     "a file that includes every public header cannot touch a field of what public headers leave open: it does not "
+     "compile") {
   static const struct { const char *code, *words; } cases[] = {
       {"int f(const Fsdp *f) { return fsdp_rank(f); }", NULL},
       {"int f(const Fsdp *f) { return f->mesh.rank; }", "incomplete type"},
@@ -75,8 +81,9 @@ TEST(doors_files_are_made_in_one_place,
 }
 
 TEST(doors_are_what_objects_export,
-     "a function that an object exports and no door declares, one that a door declares and nobody has, and one that "
-     "nobody else calls: each fails by name; variables, pointers to functions and attributes are read too") {
+     "a function that an object exports and no public header declares, one that a public header declares and nobody "
+     "has, and one that nobody else calls: each fails by name; variables, pointers to functions and attributes are "
+     "read too") {
   static const char door[] =
       "#pragma once\n// a comment; with a name(int)\nstruct Pair { int first, second; };\n"
       "#define TWICE(x) \\\n  ((x) * 2)\n"
@@ -99,9 +106,10 @@ TEST(doors_are_what_objects_export,
   CliRun r;
   for (const auto &c : cases) {
     CLI_RUN(&r, "mkdir -p %s && cd %s && printf '%s%s' >room.h && printf '%s%s' >room.cc && printf '%s' >main.cc && "
-            "g++ -c room.cc && g++ -c main.cc -o train_gpt_fsdp.o && $OLDPWD/dev/check_doors.sh . room=room.h",
+            "g++ -c room.cc && g++ -c main.cc -o train_gpt_fsdp.o && $OLDPWD/dev/check_public_headers.sh . room=room.h",
             cli_path("objects"), cli_path("objects"), door, c.door, body, c.body, caller);
-    EXPECT(c.words ? r.code == 1 && strstr(r.text, c.words) : !r.code && strstr(r.text, "4 names in doors, 4 of them"),
+    EXPECT(c.words ? r.code == 1 && strstr(r.text, c.words) : !r.code && strstr(r.text, "4 names in public headers, 4 "
+                                                                                "of them"),
            "'%s%s': exit code %d, and it printed:\n%s",
            c.door, c.body, r.code, r.text);
     cli_free(&r);

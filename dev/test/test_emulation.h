@@ -1,6 +1,6 @@
 // test_emulation.h: the emulation of CUDA (dev/cuda_emu) detects the faults that it is there to detect. Its small
 // programs, right and wrong, are in dev/cuda_emu/selftest.h. Each runs in a separate process, because the emulation
-// ends the process where a device would go on with wrong numbers.
+// ends the process where a device would continue with wrong numbers.
 #pragma once
 #include "dev/cuda_emu/emu.h"
 

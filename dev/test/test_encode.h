@@ -1,4 +1,4 @@
-// test_encode.h: --encode beside encoding in memory; killed and gone on; what is no text. Follows test_shards.h.
+// test_encode.h: --encode beside encoding in memory; killed and continued; what is no text. Follows test_shards.h.
 
 static inline void encode_quiet(const char *line) { (void)line; }
 static inline EncodeOptions encode_options(const char *out, const char *data, int threads) {
@@ -65,7 +65,7 @@ static inline void encode_expect(const char *what, const char *out, const char *
 
 TEST(encode_equals_in_memory,
      "texts and .jsonl, plain, .gz and .zst, as files and as a directory, encoded by blocks on 1 and 3 threads, have "
-     "the ids of encoding each document whole, with the document token before or behind it; training takes OUT") {
+     "the ids of encoding each document whole, with the document token before or after it; training takes OUT") {
   static char text[1 << 17];
   static int32_t want[1 << 18];
   char command[4096], out[600];
@@ -163,12 +163,12 @@ static inline int encode_kill(FileOp op, const char *path) {
 }
 TEST(encode_goes_on,
      "ended at random between two writes, as often as it takes, an encoding leaves the bytes of one that was not; "
-     "held-out documents are whole and the same; another set of files or options is refused") {
+     "held-out documents are whole and the same; another set of files or options is rejected") {
   static char text[1 << 16];
   char command[2048], out[600];
   Error e;
   FILE *f = fopen(cli_path("a.jsonl"), "w");
-  for (int i = 0; i < 401; i++) {                // so that the text behind them is held out
+  for (int i = 0; i < 401; i++) {                // so that the text after them is held out
     text[encode_text(text, sizeof text, i % 5, (uint64_t)i)] = 0;
     encode_json(f, text);
   }
@@ -215,7 +215,7 @@ TEST(encode_goes_on,
 
 TEST(encode_packed_data_trains,
      "--data x.jsonl.gz trains on what --encode would make of it, on 1 and 2 ranks alike, encoded once; without a "
-     "cache it is refused") {
+     "cache it is rejected") {
   static char text[1 << 16];
   CliRun r;
   FILE *f = fopen(cli_path("x.jsonl"), "w");
@@ -239,7 +239,7 @@ TEST(encode_packed_data_trains,
   cli_free(&r);
   cli_expect_same_series("2 ranks", cli_path("a"), cli_path("c"), 4);
   CLI_RUN(&r, "cd %s && %s %s --data x.jsonl.gz --out d", test_tmp(), cli_program(), cli_small());
-  cli_expect_refusal(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is encoded into --cache, which is off: ...");
+  cli_expect_rejection(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is encoded into --cache, which is off: ...");
   cli_free(&r);
 }
 
@@ -263,7 +263,7 @@ TEST(encode_names_what_is_wrong,
       {"x.txt", "\x1f\x8b\x08\0\0\0\0\0\0\0\0", "x.txt is gzip-compressed", ""},
       {"x.parquet", "PAR1", "x.parquet is no Parquet table, or cut short", ""},
       {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a\"}{\"text\": \"b\"}",
-       "line 2: more stands behind its JSON, from byte 14", ""},
+       "line 2: more stands after its JSON, from byte 14", ""},
       {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is cut short", ""},
       {"bad.txt.gz", NULL, "bad.txt.gz is ", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
       {"members.txt.gz", NULL, "members.txt.gz is damaged: incorrect header check", ""},
@@ -296,10 +296,10 @@ TEST(encode_takes_what_is_unusual,
   char command[2048], out[600];
   Error e;
   snprintf(command, sizeof command, "cd %s && seq 9000 > a.txt && cat a.txt a.txt a.txt > b.txt && gzip -k a.txt && "
-           "cat a.txt.gz a.txt.gz a.txt.gz > c.txt.gz && yes '' | head -c 3000000 > blanks.txt", test_tmp());
+           "cat a.txt.gz a.txt.gz a.txt.gz > c.txt.gz && yes '' | head -c 3000000 > spaces.txt", test_tmp());
   REQUIRE(!system(command), "no gzip");
   int64_t n;
-  for (const char *name : {"b.txt", "c.txt.gz", "blanks.txt"}) {
+  for (const char *name : {"b.txt", "c.txt.gz", "spaces.txt"}) {
     snprintf(out, sizeof out, "%s/of-%s", test_tmp(), name);
     EncodeOptions o = encode_options(out, cli_path(name), 2);
     o.block_bytes = 1 << 16, o.shard_numel = 1 << 20, o.save_bytes = 1 << 20;
@@ -390,7 +390,7 @@ TEST(encode_is_done_once,
 }
 
 TEST(data_is_what_it_says,
-     "JSON of any container under a name of another kind is named with what to type, in memory and by --encode; JSON "
+     "JSON of any file format under a name of another kind is named with what to type, in memory and by --encode; JSON "
      "lines called .json are taken as such; --data_as text takes all") {
   static const char lines[] = "{\"text\": \"the fox, a [bird] {and}\"}\n{\"text\": \"one crow \\\" \"}\n";
   static const struct { const char *name, *text, *has, *has_too; } table[] = {
@@ -407,7 +407,7 @@ TEST(data_is_what_it_says,
     CorpusOptions o = data_options(NULL);
     cli_write(o.data = cli_path(x.name), x.text, strlen(x.text));
     o.tokenizer = "dev/fixtures/chat_chatml";
-    if (x.has) data_expect_refused(o, 3, x.has, x.has_too);
+    if (x.has) data_expect_rejected(o, 3, x.has, x.has_too);
     snprintf(out, sizeof out, "%s/of-%s", test_tmp(), x.name);
     EncodeOptions eo = encode_options(out, o.data, 1);
     if (x.has)
@@ -439,29 +439,30 @@ TEST(data_is_what_it_says,
   EXPECT(hash[0] == hash[1], "l.json is another corpus");
   cli_write(cli_path("x.txt"), lines, strlen(lines));
   cli_write(cli_path("y.txt"), "[{\"text\": 1}]", 13);
-  for (const char *name : {"x.txt", "y.txt"}) {  // a name that says text is believed, with a notice
-    DataNotices notices = {};
+  for (const char *name : {"x.txt", "y.txt"}) {  // a name that says text is believed, with a warning
+    DataWarnings warnings = {};
     Text t = {};
-    REQUIRE(text_open(&t, cli_path(name), &notices, &e), "%s", e.text);
-    EXPECT(strstr(notices.text, name[0] == 'x' ? "x.txt is JSON lines: braces and keys are trained on like text"
-                                               : "y.txt is a JSON array: braces"), "%s", notices.text);
+    REQUIRE(text_open(&t, cli_path(name), &warnings, &e), "%s", e.text);
+    EXPECT(strstr(warnings.text, name[0] == 'x' ? "x.txt is JSON lines: braces and keys are trained on like text"
+                                               : "y.txt is a JSON array: braces"), "%s", warnings.text);
     text_free(&t);
   }
-  data_expect_refused(data_options(cli_path("none.jsonl")), 3, "none.jsonl: No such", "a .jsonl, a table .parquet");
+  data_expect_rejected(data_options(cli_path("none.jsonl")), 3, "none.jsonl: No such", "a .jsonl, a table .parquet");
   CliRun r;
   CLI_RUN(&r, "%s %s --data %s %s --out %s", cli_program(), cli_small(), cli_path("l.json"), cli_path("l.jsonl"),
           cli_path("out"));
-  cli_expect_refusal(&r, "a pattern without quotes", EXIT_USAGE, cli_expand("'@/l.jsonl' stands behind --data's value: "
-                     "of a pattern the shell makes several words; write it in quotes, --data 'DIR/*.jsonl', ..."));
+  cli_expect_rejection(&r, "a pattern without quotes", EXIT_USAGE, cli_expand("'@/l.jsonl' stands after --data's "
+                     "value: of a pattern the shell makes several words; write it in quotes, --data 'DIR/*.jsonl', "
+                     "..."));
   cli_free(&r);
 }
 
 // Runs an encoding that must fail with this; its OUT is another each time.
-static inline void encode_expect_refused(const char *data, EncodeOptions o, const char *has, const char *has_too) {
+static inline void encode_expect_rejected(const char *data, EncodeOptions o, const char *has, const char *has_too) {
   static int turn;
   char out[600];
   Error e;
-  snprintf(out, sizeof out, "%s/refused%d", test_tmp(), turn++);
+  snprintf(out, sizeof out, "%s/rejected%d", test_tmp(), turn++);
   o.out = out, o.data = data;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, has) && strstr(e.text, has_too) && !strchr(e.text, '\n'), "%s: '%s'",
          data, e.text);
@@ -499,13 +500,13 @@ TEST(encode_knows_a_file_by_its_bytes,
       return system(line) ? EIO : 0;
     };
     o.cache = NULL;
-    encode_expect_refused(a, o, "x.txt has changed while it was encoded: it had ", "and encode again");
+    encode_expect_rejected(a, o, "x.txt has changed while it was encoded: it had ", "and encode again");
     file_hook = NULL;
   }
 }
 TEST(encode_is_bounded,
-     "a packed file of zeros is no text before anything is trained or written, nor is one with zeros behind text; a "
-     "line or word beyond 64 MiB is named; text that is no UTF-8 is refused, or counted; the state is saved by time, "
+     "a packed file of zeros is no text before anything is trained or written, nor is one with zeros after text; a "
+     "line or word beyond 64 MiB is named; text that is no UTF-8 is rejected, or counted; the state is saved by time, "
      "too") {
   static char text[1 << 16];
   char command[2048];
@@ -518,14 +519,15 @@ TEST(encode_is_bounded,
   o.block_bytes = 32 << 20, o.shard_numel = 1 << 26, o.save_bytes = 1 << 28;
   for (const char *tokenizer : {"", "dev/fixtures/tokenizer_gpt2"}) {
     o.tokenizer = tokenizer;
-    encode_expect_refused(cli_path("zeros.txt.gz"), o, "zeros.txt.gz is not text", "control characters");
+    encode_expect_rejected(cli_path("zeros.txt.gz"), o, "zeros.txt.gz is not text", "control characters");
   }
-  encode_expect_refused(cli_path("late.txt.gz"), o, "late.txt.gz is not text", "control characters");
-  encode_expect_refused(cli_path("word.txt"), o, "word.txt has no blank to cut it at in 64 MiB", "behind byte 0");
-  encode_expect_refused(cli_path("line.jsonl"), o, "line.jsonl has no end of a line or row in 64 MiB", "behind byte 0");
+  encode_expect_rejected(cli_path("late.txt.gz"), o, "late.txt.gz is not text", "control characters");
+  encode_expect_rejected(cli_path("word.txt"), o, "word.txt has no space to cut it at in 64 MiB", "after byte 0");
+  encode_expect_rejected(cli_path("line.jsonl"), o, "line.jsonl has no newline or end of a row in 64 MiB", "after byte "
+                         "0");
   Text t = {};
-  DataNotices notices = {};
-  EXPECT(!text_open(&t, cli_path("word.txt"), &notices, &e) && strstr(e.text, "no blank or end of a line in 64 MiB"),
+  DataWarnings warnings = {};
+  EXPECT(!text_open(&t, cli_path("word.txt"), &warnings, &e) && strstr(e.text, "no space or newline in 64 MiB"),
          "in memory: '%s'", e.text);
   size_t n = encode_text(text, sizeof text, 300, 3);
   for (size_t i = 0; i < n; i += 200) text[i] = (char)0xe9;
@@ -538,7 +540,7 @@ TEST(encode_is_bounded,
   EXPECT(strstr(said, "bytes are no UTF-8, the first is 0xe9 at byte 1;"), "said: %s", said);
   for (size_t i = 0; i < n; i += 20) text[i] = (char)0xe9;
   cli_write(cli_path("most.txt"), text, n);
-  encode_expect_refused(cli_path("most.txt"), o, "bytes are no UTF-8", "--data_as text");
+  encode_expect_rejected(cli_path("most.txt"), o, "bytes are no UTF-8", "--data_as text");
   static int saves;
   for (double ms : {0.0, 1e12}) {                // a save after each block, and none before the end
     char out[600];
@@ -554,7 +556,7 @@ TEST(encode_is_bounded,
     EXPECT(ms ? saves == 2 : saves > 4, "%g ms: the state is saved %d times", ms, saves);
   }
 }
-TEST(encode_state_is_checked, "an encode.json with numbers that no state has is refused, and nothing is cut or read") {
+TEST(encode_state_is_checked, "an encode.json with numbers that no state has is rejected, and nothing is cut or read") {
   static char text[1 << 16];
   Error e;
   char state[600], changed[4096];

@@ -67,7 +67,7 @@ static inline char *evaluate_lines(const char *out) {
 }
 TEST(eval_files_on_any_ranks,
      "--eval: 1 to 4 ranks, in batches of any size, write the same digits; llm.c's style is other numbers and says "
-     "so; a line that no task has is refused by number") {
+     "so; a line that no task has is rejected by number") {
   static const char model[] = "--init_from dev/fixtures/eval_model --seq_len 40 --threads 1 --cache= --eval "
                               "dev/fixtures/eval_hellaswag.jsonl,dev/fixtures/eval_lambada.jsonl,dev/fixtures/"
                               "eval_wikitext.jsonl,dev/fixtures/eval_choices.jsonl";
@@ -194,12 +194,12 @@ TEST(interactive_on_a_pipe,
 }
 
 TEST(interactive_takes_any_line,
-     "--interactive on a pipe: stdout has answers alone even if the run begins with a notice; a line with a zero byte "
+     "--interactive on a pipe: stdout has answers alone even if the run starts with a warning; a line with a zero byte "
      "is read whole; /save before anything was said writes no file; a file of --config cannot ask for it") {
   CliRun r;
   char *said[4];
   CLI_RUN(&r, "printf '/save %s\nthe\\000sea\nthe\357\277\275sea\n' | %s --interactive --json --resume " TALK_MODEL
-          "--out %s 2>%s >%s && grep 'notice: --resume auto' %s && grep 'a zero byte' %s && [ ! -e %s ]",
+          "--out %s 2>%s >%s && grep 'warning: --resume auto' %s && grep 'a zero byte' %s && [ ! -e %s ]",
           cli_path("none.jsonl"), cli_program(), cli_path("out"), cli_path("errors"), cli_path("answers"),
           cli_path("errors"), cli_path("errors"), cli_path("none.jsonl"));
   cli_expect_done(&r, "on a pipe");
@@ -212,11 +212,11 @@ TEST(interactive_takes_any_line,
   char ask[600];
   cli_write(cli_path("talk.cfg"), "interactive = on\n", 17);
   snprintf(ask, sizeof ask, "--config %s", cli_path("talk.cfg"));
-  const CliRefusal in_file = {0, ask, 2, "--interactive belongs on the command line, not into the file of --config"};
-  cli_expect_refusals(&in_file, 1);
+  const CliRejection in_file = {0, ask, 2, "--interactive belongs on the command line, not into the file of --config"};
+  cli_expect_rejections(&in_file, 1);
 }
 
-// Reads what a terminal shows until `what` is in it behind `from`, NULL: 40 bytes are; returns where that ends, 0: it
+// Reads what a terminal shows until `what` is in it after `from`, NULL: 40 bytes are; returns where that ends, 0: it
 // never comes.
 static inline size_t talk_wait(int master, char *text, size_t *bytes, size_t from, const char *what) {
   for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3;) {
@@ -232,7 +232,7 @@ static inline size_t talk_wait(int master, char *text, size_t *bytes, size_t fro
 }
 TEST(interactive_on_a_terminal,
      "--interactive on a pseudo terminal: text appears before it is complete, Ctrl-C ends the text and not the "
-     "program, Ctrl-C at the prompt begins it again, a command is no turn, Ctrl-D ends the program with exit code 0") {
+     "program, Ctrl-C at the prompt starts it again, a command is no turn, Ctrl-D ends the program with exit code 0") {
   char slave[128], *text = (char *)calloc(1, CLI_TEXT_BYTES + 1);
   size_t bytes = 0, at;
   const int master = pty_open(100, slave, sizeof slave);
@@ -254,7 +254,7 @@ TEST(interactive_on_a_terminal,
           (at = talk_wait(master, text, &bytes, at, "> ")), "no prompt:\n%s", text);
   EXPECT(type("\x03") && (at = talk_wait(master, text, &bytes, at, "\n> ")), "Ctrl-C at the prompt:\n%s", text);
   EXPECT(type("the sea and\n") && (at = talk_wait(master, text, &bytes, at, "the sea and\r\n")), "no echo:\n%s", text);
-  EXPECT(talk_wait(master, text, &bytes, at, NULL), "no text:\n%s", text);       // it goes on for a million tokens
+  EXPECT(talk_wait(master, text, &bytes, at, NULL), "no text:\n%s", text);       // it continues for a million tokens
   EXPECT(type("\x03") && (at = talk_wait(master, text, &bytes, at, "\n> ")), "Ctrl-C in a text:\n%.3000s", text);
   EXPECT(type("/temperature 0\n") && (at = talk_wait(master, text, &bytes, at, "\n> ")), "a command:\n%.3000s", text);
   EXPECT(type("\x04"), "Ctrl-D");

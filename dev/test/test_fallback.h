@@ -25,7 +25,7 @@ static cJSON *fallback_forms(const char *list, cJSON **root) {
   free(file.bytes);
   return cJSON_GetObjectItem(*root, list);
 }
-// What ids are decoded to: the bytes of each, without a blank at the beginning where the tokenizer puts one there.
+// What ids are decoded to: the bytes of each, without a space at the start where the tokenizer puts one there.
 static TokText fallback_decoded(const Tokenizer *t, const int32_t *ids, int64_t count) {
   TokText all = {(uint8_t *)malloc(64 * (size_t)count + 1), 0};
   for (int64_t i = 0; i < count; i++) {
@@ -82,7 +82,7 @@ TEST(fallback_ids,
       EXPECT(both == all && !memcmp(ids, parts, (size_t)all * sizeof *ids), "%s: cut at %zu the ids differ", name, at);
     }
     const int64_t begins = tokenizer_begin(&t, (const uint8_t *)"", 0, ids);
-    EXPECT(begins == 1 && ids[0] == 1, "%s: a text begins with %d", name, ids[0]);
+    EXPECT(begins == 1 && ids[0] == 1, "%s: a text starts with %d", name, ids[0]);
     t.adds_bos = false;
     const bool one = tokenizer_begin(&t, (const uint8_t *)"", 0, ids) == 1;
     EXPECT(one && t.bytes[t.byte_start[ids[0]]] == '\n', "%s: without that with %d", name, ids[0]);
@@ -96,7 +96,8 @@ TEST(fallback_ids,
 }
 
 TEST(fallback_bytes,
-     "any bytes come back, those that are no character too; a text that nothing cuts is one piece, in n log n steps") {
+     "any bytes come back, those that are no character too; a text that nothing cuts is one pre-token, in n log n "
+     "steps") {
   enum { MOST = 1 << 17 };
   Tokenizer t;
   Error error = {};
@@ -110,7 +111,7 @@ TEST(fallback_bytes,
   EXPECT(back.count == 4096 && !memcmp(back.bytes, text, 4096), "random bytes are decoded to others");
   free(back.bytes);
   for (uint8_t &x : text) x = (uint8_t)("thean "[tok_random(&seed) % 5]);
-  EXPECT(bpe_joined_end(&t, text, text + MOST) == text + MOST, "a text without blanks is cut");
+  EXPECT(bpe_joined_end(&t, text, text + MOST) == text + MOST, "a text without spaces is cut");
   EXPECT(tokenizer_cut(&t, text, MOST, 1) == MOST, "it may be cut");
   for (int size = 1 << 9, bits = 9; size <= MOST; size *= 4, bits += 2) {
     int64_t steps;
@@ -125,7 +126,7 @@ TEST(fallback_bytes,
 
 TEST(fallback_scores,
      "a GGUF with scores gives the ids of the tokenizer.json with the merges that they make, and what is exported "
-     "comes back: with a blank before a text and without, of tokens that share a score, with tokens of one's own") {
+     "comes back: with a space before a text and without, of tokens that share a score, with tokens of one's own") {
   const TokText text = tok_fixture("fallback.txt");
   char path[600];
   Error error = {};
@@ -143,7 +144,7 @@ TEST(fallback_scores,
     EXPECT(gguf_pre_tokenizer(&t), "%s cannot be exported", name);
     gguf_write_tokenizer(&t, 3, name, path, sizeof path);
     REQUIRE(tokenizer_load_any(&u, path, &error), "%s: %s", name, error.text);
-    if (i != 2) fallback_expect(&u, text, want, name);           // Gemma's token of two blanks is found first there
+    if (i != 2) fallback_expect(&u, text, want, name);           // Gemma's token of two spaces is found first there
     EXPECT(u.vocab_size == t.vocab_size && u.added_count == t.added_count && u.adds_bos && !u.prefix == !t.prefix,
            "%s: %d tokens of %d come back", name, u.vocab_size, t.vocab_size);
     tokenizer_free(&t);
@@ -166,8 +167,8 @@ TEST(fallback_scores,
 }
 
 TEST(fallback_chats,
-     "conversations are encoded whole, with transformers' ids and masks, by templates whose turns begin with no "
-     "special token; the next prompt is the beginning of the conversation that follows") {
+     "conversations are encoded whole, with transformers' ids and masks, by templates whose turns start with no "
+     "special token; the next prompt is the start of the conversation that follows") {
   cJSON *root, *x, *root2;
   const cJSON *talks = fallback_forms("chats", &root), *forms = fallback_forms("forms", &root2), *y;
   Error error = {};
@@ -215,9 +216,9 @@ TEST(fallback_chats,
     EXPECT(chat_ends(&t, 2) && chat_end(&t) == 2 && !chat_ends(&t, 1), "</s> ends no text");
     int32_t got[2] = {1, t.byte_id[' ']};
     EXPECT(lent_text_strips(&t, got, 2, 1, ' ') && !lent_text_strips(&t, got, 2, 1, 'a'),
-           "an answer keeps the blank before it");
+           "an answer keeps the space before it");
     got[0] = t.byte_id['a'];
-    EXPECT(!lent_text_strips(&t, got, 2, 1, ' '), "a text that goes on loses its blank");
+    EXPECT(!lent_text_strips(&t, got, 2, 1, ' '), "a text that continues loses its space");
     tokenizer_free(&t);
   }
   cJSON_Delete(root);
@@ -225,8 +226,8 @@ TEST(fallback_chats,
 }
 
 TEST(fallback_files,
-     "a text of many pieces, as a file that is encoded in blocks and as a corpus in memory, has the ids of the whole; "
-     "tokens of one's own are added") {
+     "a text of many pre-tokens, as a file that is encoded in blocks and as a corpus in memory, has the ids of the "
+     "whole; tokens of one's own are added") {
   enum { COPIES = 3 };
   const TokText text = tok_fixture("fallback.txt");
   Error error = {};
@@ -265,7 +266,8 @@ TEST(fallback_files,
   free(text.bytes);
 }
 
-TEST(fallback_refusals, "what means another tokenizer is refused by its field; a damaged vocabulary and scores, too") {
+TEST(fallback_rejections, "what means another tokenizer is rejected by its field; a damaged vocabulary and scores, "
+     "too") {
   static const struct { const char *model, *change, *says; } cases[] = {
       {NULL, "{\"normalizer\":null}", "pre_tokenizer is none; supported: where byte_fallback"},
       {NULL, "{\"normalizer\":{\"type\":\"NFKC\"}}", "normalizer is {\"type\":\"NFKC\"}"},

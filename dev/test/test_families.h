@@ -1,6 +1,6 @@
 // test_families.h: blocks of today's models. transformers' families (dev/make_families_fixture.py makes
 // dev/fixtures/family_*): loss and every gradient beside theirs, files in and out; the published sizes; what is
-// refused.
+// rejected.
 
 static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat",
                                            "mistral", "llama_yarn", "qwen3_yarn", "olmo2",
@@ -87,7 +87,7 @@ static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const
 TEST_MPI(
     families_gradients_equal_transformers, 1,
     "Llama, Mistral, Ministral 3, Qwen 2 and 3, SmolLM3, NanoChat, OLMo 2 and 3 and Gemma 3 of transformers, 1, 2, 3 "
-    "and all heads of k and v, rope scaled in each way, windows shorter than the sequences: fp32 loss within 1e-6 and "
+    "and all KV heads, rope scaled in each way, windows shorter than the sequences: fp32 loss within 1e-6 and "
     "every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/family_expected.safetensors")) die_missing("%s", expected.error);
@@ -127,7 +127,7 @@ TEST(families_have_published_sizes, "presets of published models have their numb
 }
 
 TEST(families_modern_presets,
-     "modern, in each size: Qwen 3's block with a head of its own and Muon at its rate; AdamW and SGD have a quarter "
+     "modern, in each size: Qwen 3's block with an untied LM head and Muon at its rate; AdamW and SGD have a quarter "
      "of it; what is given overrides; GPT-2's presets have AdamW and a tied head") {
   static const struct { const char *options; double lr; OptimizerKind optimizer; bool tied; } cases[] = {
       {"--model modern-tiny", 4e-3, OPTIMIZER_MUON, false},
@@ -216,8 +216,8 @@ TEST_MPI(
 }
 
 TEST_MPI(families_text_models_in_others, 1,
-         "a model with images too is taken as its text model alone, with the same bits; Ministral 3's q grows behind "
-         "its original positions, so that longer sequences are refused") {
+         "a model with images too is taken as its text model alone, with the same bits; Ministral 3's q grows after "
+         "its original positions, so that longer sequences are rejected") {
   static FamilyRun x, y;
   family_open(&x, "dev/fixtures/family_ministral3", cpu_tables[0].ops, "");
   family_open(&y, "dev/fixtures/family_ministral3_images", cpu_tables[0].ops, "");
@@ -225,7 +225,7 @@ TEST_MPI(families_text_models_in_others, 1,
   Options o = x.o;
   Error error = {};
   o.seq_len = 17;
-  EXPECT(!options_resolve(&o, 1, 1, &error) && strstr(error.text, "behind 16 tokens this model's q grows"),
+  EXPECT(!options_resolve(&o, 1, 1, &error) && strstr(error.text, "after 16 tokens this model's q grows"),
          "%s", error.text);
   family_close(&x);
   family_close(&y);
@@ -249,10 +249,10 @@ TEST(families_rope_scaling_is_spelled_once,
   }
 }
 
-TEST(families_refuse_what_they_are_not,
-     "a config.json that asks for another function is refused by field and value, and one "
+TEST(families_reject_what_they_are_not,
+     "a config.json that asks for another function is rejected by field and value, and one "
      "of transformers 4 is read") {
-  static const struct { const char *name, *from, *to, *says, *notice = NULL;
+  static const struct { const char *name, *from, *to, *says, *warning = NULL;
   } cases[] = {
       {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
       {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"longrope\"",
@@ -313,8 +313,8 @@ TEST(families_refuse_what_they_are_not,
     Import s;
     bool ok = import_open(&s, dir, &error);
     if (ok) {
-      EXPECT(k.notice ? strstr(s.notice, k.notice) != NULL : !s.notice[0], "%s with %s: notice '%s'", k.name, k.to,
-             s.notice);
+      EXPECT(k.warning ? strstr(s.warning, k.warning) != NULL : !s.warning[0], "%s with %s: warning '%s'", k.name, k.to,
+             s.warning);
       int params;
       TensorMap map = {};
       Param *param = params_of_shape(&param_table, &s.shape, &params);

@@ -1,9 +1,9 @@
 // test_first_hour.h: the first hour of a user: a start that was not intended, a run that resumes where and how it was
-// told, the line that says what to type; and no Makefile goal and no script breaks unnoticed. Helpers are those of
+// told, the line that says what to type; and no Makefile target and no script breaks unnoticed. Helpers are those of
 // cli_helpers.h and test_cli_checkpoint.h.
 
 // ---- how a run starts -----------------------------------------------------------------------------------------------
-TEST(first_a_launcher_that_makes_no_ranks_is_refused,
+TEST(first_a_launcher_that_makes_no_ranks_is_rejected,
      "srun without PMIx, another MPI's mpiexec, torchrun: exit code 2, the first process says what to type, the others "
      "nothing, OUT is not made; PMI of srun has a line before MPI_Init; not for ranks that mpirun started, for one "
      "process, --help, or with --rdzv none") {
@@ -23,7 +23,7 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
   const char *out = cli_path("out");
   for (const auto &row : table) {
     CLI_RUN(&r, "env %s %s %s --max_steps 1 --out %s", row.environment, cli_ranks(0), cli_small(), out);
-    cli_expect_refusal(&r, row.environment, 2, row.line);
+    cli_expect_rejection(&r, row.environment, 2, row.line);
     EXPECT(access(out, F_OK), "%s: OUT was made", row.environment);
     cli_free(&r);
     CLI_RUN(&r, "env %s %s --version", row.environment, cli_ranks(0));
@@ -39,7 +39,7 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
   for (int rank = 0; rank < 2; rank++) {         // srun --mpi=pmi2: MPI_Init may end the program, with words of its own
     CLI_RUN(&r, "env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=%d PMI_RANK=%d %s %s --max_steps 1 --out %s", rank, rank,
             cli_ranks(0), cli_small(), out);
-    const bool said = strstr(r.text, "notice: srun gave its 4 processes PMI") &&
+    const bool said = strstr(r.text, "warning: srun gave its 4 processes PMI") &&
                       strstr(r.text, "start them with srun --mpi=pmix -n 4 ./train_gpt_fsdp");
     EXPECT(r.code == 2 && said == !rank, "PMI of srun, rank %d: exit code %d, it printed:\n%.2000s", rank, r.code,
            r.text);
@@ -54,7 +54,7 @@ TEST(first_a_launcher_that_makes_no_ranks_is_refused,
     cli_expect_done(&r, row.environment);
     cli_free(&r);
   }
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
 TEST(first_rdzv_none_in_a_file,
@@ -67,7 +67,7 @@ TEST(first_rdzv_none_in_a_file,
     CLI_RUN(&r, "env PMI_SIZE=3 PMI_RANK=0 %s %s --config %s --max_steps 1 --sample_tokens 0 --out %s", cli_ranks(0),
             cli_small(), file, cli_path("out"));
     if (text == files[0]) cli_expect_done(&r, text);
-    else cli_expect_refusal(&r, text, 2, "another MPI's mpiexec (MPICH, Intel MPI) started 3 programs that do not "
+    else cli_expect_rejection(&r, text, 2, "another MPI's mpiexec (MPICH, Intel MPI) started 3 programs that do not "
                             "know of each other (PMI_SIZE=3, but MPI has one rank): ...");
     cli_free(&r);
   }
@@ -169,8 +169,8 @@ TEST(first_max_steps_goes_beyond_an_epoch,
 
 // ---- more ranks than microbatches -----------------------------------------------------------------------------------
 TEST(first_a_batch_is_split_on_resume,
-     "a run whose step is one microbatch, on two ranks: the refusal says --batch_size and --init_from; --batch_size "
-     "continues with the same sequences and dropout per step, with one notice, and gives the same bits on 1 and 2 "
+     "a run whose step is one microbatch, on two ranks: the rejection says --batch_size and --init_from; --batch_size "
+     "continues with the same sequences and dropout per step, with one warning, and gives the same bits on 1 and 2 "
      "ranks") {
   test_mpirun_patience(0);
   CliRun r;
@@ -184,25 +184,25 @@ TEST(first_a_batch_is_split_on_resume,
   cli_free(&r);
   const char *from = cli_path("whole/ckpt/step_00000010");
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(2), cli_resumes, from, two);
-  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 2 ranks cannot share it, any "
-           "number that divides 1 can continue; --batch_size 2 continues with the same 4 sequences a step, summed "
-           "in another order: last digits change from there on; --init_from %s begins a new run from its weights", from,
+  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences per step: 2 ranks cannot share it, any "
+           "number that divides 1 can continue; --batch_size 2 continues with the same 4 sequences per step, summed "
+           "in another order: last digits change from there on; --init_from %s starts a new run from its weights", from,
            from);
-  cli_expect_refusal(&r, "2 ranks", 2, line);
+  cli_expect_rejection(&r, "2 ranks", 2, line);
   cli_free(&r);
   for (int ranks : {0, 2}) {
     CLI_RUN(&r, "%s %s --resume %s --batch_size 2 --out %s", cli_ranks(ranks), cli_resumes, from, ranks ? two : one);
     cli_expect_done(&r, "split");
-    EXPECT(cli_count(r.text, "notice: ") == 1 &&
-           cli_count(r.text, "notice: --batch_size 2 replaces the checkpoint's 4: a step has the same 4 sequences, "
-                     "but sums are by microbatch: last digits change from here on") == 1, "not one notice:\n%.3000s",
+    EXPECT(cli_count(r.text, "warning: ") == 1 &&
+           cli_count(r.text, "warning: --batch_size 2 replaces the checkpoint's 4: a step has the same 4 sequences, "
+                     "but sums are by microbatch: last digits change from here on") == 1, "not one warning:\n%.3000s",
            r.text);
     EXPECT(strstr(r.text, ", step 10, read in ") && strstr(r.text, " step 100/100 "), "it printed:\n%.3000s", r.text);
     cli_free(&r);
   }
   cli_expect_same_end("split on 1 and 2 ranks", one, two, 90);
   // At such a learning rate no weight moves: a step's loss is a mean over its sequences, under its dropout, and only
-  // the order of its sums differs. Other sequences or masks change it by several per cent.
+  // the order of its sums differs. Other sequences or masks change it by several %.
   CliMetrics a, b;
   cli_metrics(&a, cli_path("whole"));
   cli_metrics(&b, one);
@@ -225,12 +225,12 @@ TEST(first_a_batch_is_split_on_resume,
   cli_metrics_free(&b);
   CLI_RUN(&r, "%s %s --resume %s --batch_size 3 --out %s", cli_ranks(0), cli_resumes, from, cli_path("three"));
   snprintf(line, sizeof line, "--batch_size 3 does not divide the 4 sequences a step that %s was trained with", from);
-  cli_expect_refusal(&r, "--batch_size 3", 2, line);
+  cli_expect_rejection(&r, "--batch_size 3", 2, line);
   cli_free(&r);
   CLI_RUN(&r, "%s %s --resume %s --out %s", cli_ranks(3), cli_resumes, from, two);
-  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences a step: 3 ranks cannot share it, any "
-           "number that divides 1 can continue; --init_from %s begins a new run from its weights", from, from);
-  cli_expect_refusal(&r, "3 ranks", 2, line);
+  snprintf(line, sizeof line, "%s was trained with 1 microbatch of 4 sequences per step: 3 ranks cannot share it, any "
+           "number that divides 1 can continue; --init_from %s starts a new run from its weights", from, from);
+  cli_expect_rejection(&r, "3 ranks", 2, line);
   cli_free(&r);
 }
 
@@ -249,7 +249,7 @@ TEST(first_what_is_not_there_names_what_is,
     snprintf(line, sizeof line, "--resume %s: no checkpoint there (a directory with trainer.json, or one that holds "
              "step_* directories); there is no such directory; the newest one beside it: --resume %s", cli_path(path),
              newest);
-    cli_expect_refusal(&r, path, 3, line);
+    cli_expect_rejection(&r, path, 3, line);
     cli_free(&r);
   }
   CLI_RUN(&r, "%s %s --init_from %s --out %s", cli_ranks(0), cli_resumes, cli_path("out/ckpt/best"), cli_path("more"));
@@ -278,7 +278,7 @@ TEST(first_what_is_not_there_names_what_is,
 
 TEST(first_eval_only_needs_the_corpus,
      "--resume --eval_only without the WIKITEXT2_DIR of the run: the generated sentences that then are the corpus are "
-     "refused by name; on other text that --data names it is evaluated, and nothing says that a run continues") {
+     "rejected by name; on other text that --data names it is evaluated, and nothing says that a run continues") {
   CliRun r;
   const char *look = "--eval_only --threads 1 --cache= --resume out --out out";
   CLI_RUN(&r, "[ -e $(dirname %s)/data/wikitext-2 ]", cli_program());
@@ -289,7 +289,7 @@ TEST(first_eval_only_needs_the_corpus,
   cli_expect_done(&r, "WIKITEXT2_DIR");
   cli_free(&r);
   CLI_RUN(&r, "cd %s && env -u WIKITEXT2_DIR %s %s", test_tmp(), cli_program(), look);
-  cli_expect_refusal(&r, "no WIKITEXT2_DIR", 2, "the tokens of generated sentences, entropy ...");
+  cli_expect_rejection(&r, "no WIKITEXT2_DIR", 2, "the tokens of generated sentences, entropy ...");
   EXPECT(strstr(r.text, "are not those that out/ckpt/step_00000002 was trained on (text in ") &&
              strstr(r.text, " (WIKITEXT2_DIR)): name those with --data"), "it printed:\n%.2000s", r.text);
   cli_free(&r);
@@ -358,8 +358,8 @@ TEST(first_a_disk_that_is_full_at_the_start_is_said,
     snprintf(line, sizeof line, "cannot write %s/metrics.jsonl: No space left on device", dir);
     CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=64k tmpfs %s && (cat /dev/zero >%s/filled; exec %s %s %s "
             "--out %s --max_steps 2)'", dir, dir, cli_ranks(ranks), cli_small(), tokens ? "--data random" : "", dir);
-    cli_expect_refusal(&r, tokens ? "of tokens" : "of text", 3, line);
-    EXPECT(!strstr(r.text, "MPI_ABORT") && !strstr(r.text, "notice: "), "%d ranks: more than a line:\n%.3000s", ranks,
+    cli_expect_rejection(&r, tokens ? "of tokens" : "of text", 3, line);
+    EXPECT(!strstr(r.text, "MPI_ABORT") && !strstr(r.text, "warning: "), "%d ranks: more than a line:\n%.3000s", ranks,
            r.text);
     cli_free(&r);
   }
@@ -377,7 +377,7 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
 }
 
 // ---- what breaks unnoticed ------------------------------------------------------------------------------------------
-// Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
+// Nothing here is listed by hand: targets come from the Makefile's .PHONY, sources and scripts from the directories.
 // These tests run in the repository's root, as `make test` does. The environment hides from make that another make runs
 // it. What was built before changes no result: recipes are asked for with -B, as if nothing were built, and what names
 // other tools has a build directory of its own.
@@ -400,7 +400,7 @@ static inline int first_words(CliRun *r, const char *command, char **word, int m
 }
 
 TEST(first_every_goal_of_make_works,
-     "each goal of the Makefile: named by make help, its recipe found and expanded; help, clean, setup with nothing "
+     "each target of the Makefile: named by make help, its recipe found and expanded; help, clean, setup with nothing "
      "missing, check-style: run") {
   first_need_repository();
   static char goals[2048], line[128];
@@ -443,7 +443,8 @@ TEST(first_every_goal_of_make_works,
 TEST(first_make_probes_once,
      "make asks the compiler what it finds once, and again when the compiler, mpirun, the environment or a variable "
      "changes; "
-     "it asks nothing for a goal that builds nothing; without a GPU, make train compiles no CUDA kernels, make does") {
+     "it asks nothing for a target that builds nothing; without a GPU, make train compiles no CUDA kernels, make "
+     "does") {
   first_need_repository();
   CliRun r;
   char make[1024];
@@ -485,7 +486,7 @@ TEST(first_a_gpu_that_is_not_used_is_said,
     CLI_RUN(&r, "dev=%s/%s.dev; mkdir -p $dev && touch $dev/%s && TRAIN_GPT_FSDP_DEV=$dev %s %s --max_steps 1 "
             "%s --out %s", test_tmp(), k.file, k.file, cli_ranks(k.ranks), cli_small(), k.ask, cli_path("out"));
     cli_expect_done(&r, k.file);
-    EXPECT(cli_count(r.text, "notice: --device auto takes the CPU because of rank 0: ") == k.says &&
+    EXPECT(cli_count(r.text, "warning: --device auto takes the CPU because of rank 0: ") == k.says &&
                cli_count(r.text, &ops_cuda ? "no NVIDIA driver" : "this build has no CUDA kernels (") == k.says,
            "%s %s:\n%.2000s", k.file, k.ask, r.text);
     cli_free(&r);
@@ -529,13 +530,13 @@ TEST(first_nccl_of_pip_is_found,
   cli_free(&r);
 }
 
-TEST(first_another_machine_is_refused, "a compiler for RISC-V or macOS: make and dev/setup.sh say so in one line") {
+TEST(first_another_machine_is_rejected, "a compiler for RISC-V or macOS: make and dev/setup.sh say so in one line") {
   first_need_repository();
   for (const char *target : {"riscv64-linux-gnu", "arm64-apple-darwin23.0"}) {
     CliRun r;
     char line[256];
     CLI_RUN(&r, "printf '#!/bin/sh\necho %s\n' >%s; chmod +x %s; for goal in all train test; do %s B=%s CXX=%s $goal; "
-            "[ $? -eq 2 ] || echo not refused; done; CXX=%s dev/setup.sh; [ $? -eq 1 ] || echo not refused", target,
+            "[ $? -eq 2 ] || echo not rejected; done; CXX=%s dev/setup.sh; [ $? -eq 1 ] || echo not rejected", target,
             cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("b"), cli_path("cxx"), cli_path("cxx"));
     snprintf(line, sizeof line, "train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is %s, by %s",
              target, cli_path("cxx"));
@@ -562,14 +563,15 @@ TEST(first_an_old_compiler_is_named,
 }
 
 TEST(first_make_knows_its_goals_where_something_is_missing,
-     "without a compiler every goal of the Makefile that builds says what is missing; a goal that there is not is told "
-     "as such") {
+     "without a compiler every target of the Makefile that builds says what is missing; a target that there is not is "
+     "told as such") {
   first_need_repository();
   char *word[64], goals[1024] = "";
   int builds = 0;
   CliRun r;
   const int count = first_words(&r, "sed -n 's/^[.]PHONY: *//p' Makefile", word, 64);
-  static const char others[] = " train test test-all check help setup dist wheel clean check-style check-rooms FORCE ";
+  static const char others[] = " train test test-all check help setup dist wheel clean check-style check-modules "
+      "FORCE ";
   for (int i = 0; i < count; i++) {
     char name[64];
     snprintf(name, sizeof name, " %s ", word[i]);
@@ -592,7 +594,7 @@ TEST(first_make_knows_its_goals_where_something_is_missing,
 
 TEST(first_every_script_is_read_by_its_shell,
      "each .sh and .py of data/, dev/ and .ci/: its language parses it; what README names exists; bench.sh, "
-     "gpu_day.sh, two_hosts.sh, get_wikitext2.sh refuse a wrong argument with exit code 2") {
+     "gpu_day.sh, two_hosts.sh, get_wikitext2.sh reject a wrong argument with exit code 2") {
   first_need_repository();
   CliRun r;
   CLI_RUN(&r, "for f in .ci/run data/*.sh dev/*.sh; do bash -n $f || exit 1; "
@@ -614,6 +616,21 @@ TEST(first_every_script_is_read_by_its_shell,
     EXPECT(r.code == 2 && cli_count(r.text, "") == 1, "%s: exit code %d:\n%.2000s", command, r.code, r.text);
     cli_free(&r);
   }
+}
+
+TEST(first_words_that_left_are_named,
+     "dev/check_words.sh: a file with a phrase that left fails with its line and what to say; plain words pass") {
+  first_need_repository();
+  CliRun r;
+  CLI_RUN(&r, "printf 'one\nthe order' >%s && printf ' of sums\n' >>%s && dev/check_words.sh %s", cli_path("left.h"),
+          cli_path("left.h"), cli_path("left.h"));
+  EXPECT(r.code == 1 && strstr(r.text, "left.h:2:the order of s" "ums: say \"summation order\"\n"),
+         "exit code %d:\n%.900s", r.code, r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "printf 'one\nthe order of the sums\n' >%s && dev/check_words.sh %s", cli_path("left.h"),
+          cli_path("left.h"));
+  cli_expect_done(&r, "dev/check_words.sh");
+  cli_free(&r);
 }
 
 TEST(first_every_laboratory_source_compiles,

@@ -118,7 +118,7 @@ static inline char *flight_said(const char *list, int *code, Error *error) {
 }
 TEST(flight_file_is_the_rings,
      "a flight record read back has every entry of both rings, in order of time; of full rings the newest ones, also "
-     "while another thread goes on writing") {
+     "while another thread continues writing") {
   Error error = {};
   FlightRecord r;
   const int most = FLIGHT_ENTRIES;
@@ -175,18 +175,18 @@ TEST(flight_file_is_the_rings,
   pthread_join(writer, NULL);
 }
 TEST(flight_report_finds_the_first_difference,
-     "--flight of made-up records: the collective that a rank has not begun, one that differs, a missing rank, no "
+     "--flight of made-up records: the collective that a rank has not started, one that differs, a missing rank, no "
      "difference; it reads a directory, and of several runs the newest") {
   static const struct { int last[3], stage[3]; const char *says[4]; } table[] = {
       {{5, 3, 5}, {1, 1, 1},
        {"alike to collective 3 of step 16, the reduction of block 3",
         "the first difference is collective 4 of step 16:\n    rank 0, 2: the reduction of block 2\n",
-        "    rank 1: not begun; the last one is collective 3 of step 16, the reduction of block 3\n"}},
+        "    rank 1: not started; the last one is collective 3 of step 16, the reduction of block 3\n"}},
       {{4, 4, 4}, {1, 1, 2}, {"the first difference is collective 1 of step 16:\n    rank 0-1: the gather of block 0\n"
                               "    rank 2: the gather of block 1\n"}},
-      {{4, 0, 4}, {1, 1, 1}, {"3 of 3 ranks left a record", "    rank 1: not begun, nor any other\n"}},
+      {{4, 0, 4}, {1, 1, 1}, {"3 of 3 ranks left a record", "    rank 1: not started, nor any other\n"}},
       {{4, 4, 4}, {0, 0, 0}, {"alike to collective 4 of step 16, the reduction of block 2",
-                              "and no rank has begun another one"}},
+                              "and no rank has started another one"}},
       {{4, 4, -1}, {0, 0, 0}, {"2 of 3 ranks left a record (version 1.2.3 (abc)): nothing was heard of \"rank 1\"",
                                "  rank 2: none\n", "  rank 1 (pid 77 on host-a): step 16, backward of block 2\n"}},
       {{0, 0, 0}, {0, 0, 0}, {"no collective is in the records"}}};
@@ -247,8 +247,8 @@ TEST(flight_ranks_that_came_are_told,
   liveness_report_collective(&l, text);
   EXPECT(!text[0], "nobody waits for one, but it says:\n%s", text);
 }
-TEST(flight_damage_is_refused,
-     "a flight record cut anywhere, with a value out of range, of another format, or that is another file, is refused "
+TEST(flight_damage_is_rejected,
+     "a flight record cut anywhere, with a value out of range, of another format, or that is another file, is rejected "
      "with one line that names it; two of one rank too") {
   static const struct { const char *from, *to; } damage[] = {
       {"\"flight\":1", "\"flight\":2"}, {"\"flight\":1", "\"fright\":1"}, {"\"rank\":1", "\"rank\":3"},

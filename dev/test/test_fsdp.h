@@ -125,7 +125,7 @@ static inline void worlds_equal(const char *extra, int steps) {
 
 TEST_MPI(ranks_and_threads_change_no_bit_fp32, 6,
          "12 microbatches on N = 1, 2, 3, 4, 6 ranks, 1 and 2 threads: losses, norms, weights equal to the bit (fp32; "
-         "shards read in place, gathered through windows, by messages)") {
+         "shards read zero-copy, gathered through windows, by messages)") {
   for (const char *shm : {"", "--shm copy", "--shm off"}) worlds_equal(shm, 3);
 }
 TEST_MPI(ranks_and_threads_change_no_bit_bf16_wire, 6, "the same with bf16 on the wire") {
@@ -143,8 +143,8 @@ TEST_MPI(ranks_and_threads_change_no_bit_half, 6,
 // is part of it, so that it needs no separate memory.
 struct OneRankMode { const char *options; int microbatches; bool blocks, root, in_whole; };
 TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
-         "one rank counts reductions only where a gradient is rounded for the wire, or must be complete before it is "
-         "added, and allocates buffers only for those that are reduced more than once a step or slot by slot") {
+         "one rank counts reductions only where a gradient is rounded for communication, or must be complete before it "
+         "is added, and allocates buffers only for those that are reduced more than once per step or slot by slot") {
   static const OneRankMode modes[] = {
       {"--global_batch 1", 1, false, false, false},
       {"--global_batch 1 --reduce_dtype bf16", 1, true, true, true},
@@ -167,7 +167,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const size_t whole = (size_t)f->lay.stage[0].grad_numel * 4, block = (size_t)f->lay.stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
     EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
-    // Behind staging activations may lie, where there are no slots.
+    // After staging activations may be, where there are no slots.
     const size_t slots = f->lay.grad_slot_bytes ? taken[MEM_GRAD_SLOTS] + taken[MEM_SLOTS_SHARED] : 0;
     EXPECT((slots > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
            "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
@@ -189,7 +189,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
 // in_whole: the shards of whole gradients are this rank's parts of them. exact: the bits of one rank.
 struct SumsMode { const char *options; int world, microbatches; bool in_whole, exact; };
 TEST_MPI(sums_in_whole_gradients_change_no_bit, 4,
-         "gradient shards are part of whole gradients if these are reduced once a step, but not along replicas: the "
+         "gradient shards are part of whole gradients if these are reduced once per step, but not along replicas: the "
          "bits of one rank, which has them apart; and no byte is left out or counted twice") {
   static const SumsMode modes[] = {
       {"", 2, 1, true, true},
@@ -248,7 +248,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   static Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_plan_as(&t, &o, device_of(world_ops ? world_ops : cpu_tables[0].ops), 0, world, world);
-  size_t bytes = 0;                              // the workspace may lie where they do
+  size_t bytes = 0;                              // the workspace may be where they do
   for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_WORKSPACE}) bytes += t.run.plan.planned_bytes[line];
   *lends = false;
   for (int s = 0; s < t.fsdp->lay.stages; s++) *lends = *lends || t.fsdp->shared.sums[s];
@@ -256,7 +256,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   return bytes;
 }
 TEST_MPI(gradient_shards_lend_their_memory, 4,
-         "where a step writes a gradient shard once, activations lie there until its reduction: the bits of one rank "
+         "where a step writes a gradient shard once, activations are there until its reduction: the bits of one rank "
          "that has all of it apart, also in the padding between pieces, which the norm reads; not along replicas, nor "
          "where shards are added to or are part of whole gradients") {
   static const LendMode modes[] = {
@@ -330,7 +330,7 @@ TEST_MPI(logits_wait_for_late_readers, 3,
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     test_options(&o, 3, "%s %s", world_shapes, mode);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    EXPECT(t.fsdp->shared.slot[0] && t.fsdp->shared.slot[1], "%s: nothing lies where slots do", mode);
+    EXPECT(t.fsdp->shared.slot[0] && t.fsdp->shared.slot[1], "%s: nothing is where slots do", mode);
     if (rank == last) t.fsdp->watch.hooks.background = late;
     for (double &l : loss) l = train_step(&t, false).loss;
     r.weights = weights_hash(t.fsdp);
@@ -347,11 +347,11 @@ TEST_MPI(gather_slots_change_no_bit, 3,
   test_corpus(&corpus, 5003, 12 * 21 * 3 + 1, 500);
   WorldResult first = {}, r;
   for (int slots = 0; slots <= 4; slots++) {
-    char extra[64] = "";                         // shards read in place
+    char extra[64] = "";                         // shards read zero-copy
     if (slots) snprintf(extra, sizeof extra, "--shm copy --gather_slots %d", slots);
     world_run(&r, &corpus, 3, 1, 2, extra, true);
     if (slots == 0) first = r;
-    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from shards read in place", extra);
+    EXPECT(!memcmp(&first, &r, sizeof r), "%s differs from shards read zero-copy", extra);
   }
 }
 
@@ -428,7 +428,7 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const bool staged = b_r == 2;
     const size_t stream = R * C * b_p, slots = 2 * block * b_r;
     // At least what is kept is alive with the logits. Placed by hand, logits shared memory with the recomputed
-    // activations of a block and the stream's gradients, and with slots behind these if they took less.
+    // activations of a block and the stream's gradients, and with slots after these if they took less.
     const size_t logits = (b_p == 4 ? 0 : Vp * 2) + R * Vp * 4, turns = (6 + 1 + (half ? 1 : 0)) * stream;
     const bool lends = logits > turns;
     const struct { MemoryName line; size_t bytes;
@@ -450,7 +450,7 @@ TEST_MPI(memory_is_what_was_planned, 2,
     for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_GRAD_SLOTS, MEM_WORKSPACE})
       placed += t.run.plan.taken_bytes[line];
     EXPECT(placed >= kept + logits && placed <= by_hand, "%s: %zu bytes for activations, logits, slots and workspace; "
-           "%zu are alive at once, %zu were placed by hand", extra, placed, kept + logits, by_hand);
+           "%zu are live at once, %zu were placed by hand", extra, placed, kept + logits, by_hand);
     for (const auto &w : want) {
       EXPECT(t.run.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
              memory_words[w.line], t.run.plan.planned_bytes[w.line], w.bytes);
@@ -577,7 +577,7 @@ TEST_MPI(matmul_split_trains, 1,
   }
 }
 
-// For refusals see test_modes.h: a refusal ends the process.
+// For rejections see test_modes.h: a rejection ends the process.
 TEST_MPI(matmul_split_agreed, 1,
          "a checkpoint's --matmul_precision stays if the table has tiles and GEMMs are fp32, and becomes highest "
          "otherwise") {

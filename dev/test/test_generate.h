@@ -80,7 +80,7 @@ TEST_MPI(generate_cached_is_uncached, 1,
 }
 
 TEST_MPI(generate_from_blocks, 1,
-         "a token at a time over matrices of every type of block, which are multiplied as they lie, has the bits of a "
+         "a token at a time over matrices of every type of block, which are multiplied as stored, has the bits of a "
          "pass over each whole text, for which they are expanded, beside adapters too, in fp32 on every instruction "
          "set; in bf16 and on emulated CUDA the logits to rounding") {
   for (int i = 0;; i++) {
@@ -164,7 +164,7 @@ static inline void generate_probabilities(double p[6], const float *logits, cons
 TEST(generate_draws_follow_their_distribution,
      "frequencies over a grid of uniforms are the probabilities of the definition, to a cell of the grid: temperature, "
      "top_k, top_p, min_p, penalty, in transformers' order and llama.cpp's, which differ; temperature 0 is the "
-     "likeliest") {
+     "most probable") {
   const float logits[6] = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f, -0.25f};
   const uint8_t seen[6] = {0, 1, 1, 0, 0, 0};
   static const char *const cases[] = {
@@ -187,7 +187,7 @@ TEST(generate_draws_follow_their_distribution,
         EXPECT(fabs(count[i] - draws * want[i]) <= 1 + 1e-6, "%s, %s: token %d drawn %d times of %d, must be %.1f",
                options, sampler, i, count[i], draws, draws * want[i]);
       o.temperature = 0;
-      EXPECT(sample_token(logits, 6, &o, NULL, 0.9) == 1, "temperature 0 must take the first of the likeliest");
+      EXPECT(sample_token(logits, 6, &o, NULL, 0.9) == 1, "temperature 0 must take the first of the most probable");
     }
     for (int i = 0; i < 6; i++) apart = fmax(apart, fabs(p[0][i] - p[1][i]));
   }
@@ -221,7 +221,7 @@ static inline char *generate_file(const char *dir, const char *name) {
 TEST(generate_prompts_are_the_same,
      "--prompts: 1 to 4 ranks and any number of texts at once write the same samples.jsonl, whose first text is "
      "--prompt's; a text ends at a stop text, which is left out; it says where the positions end, tokens/s and "
-     "the time to the first token; what is no file of prompts is refused") {
+     "the time to the first token; what is no file of prompts is rejected") {
   char options[2048], *first = NULL;
   static const char lines[] = "{\"prompt\":\"the fox\"}\n{\"prompt\":\"\\\"a\\nb\\\"\"}\n{\"prompt\":\"\"}\n"
                               "{\"prompt\":\"one two three\"}\n{\"prompt\":\"the\"}\n";
@@ -250,7 +250,7 @@ TEST(generate_prompts_are_the_same,
   cJSON *line = cJSON_Parse(first);
   const char *made = cJSON_GetStringValue(cJSON_GetObjectItem(line, "text"));
   REQUIRE(made && strlen(made) > 12 && strstr(first, "\"tokens\":24,\"end\":\"length\"}\n"),
-          "samples.jsonl begins '%.300s'", first);
+          "samples.jsonl starts '%.300s'", first);
   CLI_RUN(&r, "%s %s --prompt 'the fox' --out %s", cli_ranks(2), options, cli_path("one"));
   char *one = generate_file(cli_path("one"), "sample.txt");
   EXPECT(!strncmp(one, "the fox", 7) && !strcmp(one + 7, made), "--prompt made '%s', --prompts '%s'", one, made);
@@ -268,8 +268,8 @@ TEST(generate_prompts_are_the_same,
   char bad[3000], says[900];
   snprintf(bad, sizeof bad, "%s --prompts %s", options, cli_path("bad.jsonl"));
   snprintf(says, sizeof says, "--prompts: line 2 of %s is not {\"prompt\": TEXT}", cli_path("bad.jsonl"));
-  const CliRefusal refused = {2, bad, 2, says};
-  cli_expect_refusals(&refused, 1);
+  const CliRejection rejected = {2, bad, 2, says};
+  cli_expect_rejections(&rejected, 1);
   cJSON_Delete(line);
   free(one);
   free(first);

@@ -39,7 +39,7 @@ TEST_MPI(
   }
 }
 
-TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does not have are refused, others named") {
+TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does not have are rejected, others named") {
   static const struct { const char *tokenizer, *pre, *eos; } cases[] = {
       {"gpt2", "gpt-2", NULL}, {"llama3", "llama-bpe", "<|end_of_text|>"}, {"qwen2", "qwen2", "<|endoftext|>"},
       {"smollm2", "smollm", "<|endoftext|>"}, {"nanochat", NULL, NULL}};
@@ -58,7 +58,7 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
     TextEnds ends = text_ends(&texts);
     const bool llama = !strcmp(k.tokenizer, "llama3");
     EXPECT(!k.eos || (ends.eos_text && !strcmp(ends.eos_text, k.eos)), "%s ends with %s", k.tokenizer, ends.eos_text);
-    EXPECT(ends.bos == (llama ? t.bos_id : ends.eos) && (ends.bos != ends.eos) == llama, "%s begins with %s",
+    EXPECT(ends.bos == (llama ? t.bos_id : ends.eos) && (ends.bos != ends.eos) == llama, "%s starts with %s",
            k.tokenizer, ends.bos_text);
     text_ends_free(&ends);
     tokenizer_free(&t);

@@ -102,7 +102,7 @@ static inline ModelShape gguf_made_shape() {
   s.block.norm_eps = 1e-5, s.block.rope_theta = 1e4;
   return s;
 }
-// The type of matrix i, of those that are read: shards of 5 ranks begin inside blocks of 256.
+// The type of matrix i, of those that are read: shards of 5 ranks start inside blocks of 256.
 static inline const GgmlType *gguf_made_type(int i) {
   enum { READ = 12, FIRST = 8 };
   return &ggml_types[(i + FIRST) % READ];
@@ -241,7 +241,7 @@ static inline void gguf_expect_values() {
     }
     MPI_Allreduce(MPI_IN_PLACE, inside, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
-    EXPECT(world < 5 || (inside[0] && inside[1]), "%d shards begin inside a block, %d inside a row that lies in turn",
+    EXPECT(world < 5 || (inside[0] && inside[1]), "%d shards start inside a block, %d inside a row that alternates",
            inside[0], inside[1]);
     tensor_map_free(&map);
     import_close(&s);
@@ -255,7 +255,7 @@ TEST_MPI(gguf_ranks_1, 1,
 }
 TEST_MPI(gguf_ranks_2, 2, "and so on two ranks") { gguf_expect_values(); }
 TEST_MPI(gguf_ranks_3, 3, "and so on three ranks") { gguf_expect_values(); }
-TEST_MPI(gguf_ranks_5, 5, "and so on five ranks, whose shards begin inside blocks and inside rows that lie in turn") {
+TEST_MPI(gguf_ranks_5, 5, "and so on five ranks, whose shards start inside blocks and inside rows that alternate") {
   gguf_expect_values();
 }
 
@@ -313,10 +313,10 @@ TEST(gguf_tokenizers_come_back,
   for (const TokText &text : texts) free(text.bytes);
 }
 
-// ---- refusals -------------------------------------------------------------------------------------------------------
-TEST(gguf_refuses_by_key,
+// ---- rejections -----------------------------------------------------------------------------------------------------
+TEST(gguf_rejects_by_key,
      "keys that ask for another function, adapters, and files of a split model that are missing, another's or not the "
-     "first are refused by name") {
+     "first are rejected by name") {
   static const struct { const char *key; double value; bool text; const char *says; } cases[] = {
       {".expert_count", 8, false, "llama.expert_count is 8, only 0"}, {".attention.causal", 0, false, "causal is 0"},
       {".rope.scaling.type", 0, true, "rope.scaling.type is \"longrope\""},
@@ -331,29 +331,29 @@ TEST(gguf_refuses_by_key,
   for (const auto &k : cases) {
     Import s;
     gguf_make(prefix, 1, k.key, k.value, k.text);
-    if (k.says) { ix_refused(path, k.says, path, NULL); continue; }
+    if (k.says) { ix_rejected(path, k.says, path, NULL); continue; }
     REQUIRE(import_open(&s, path, &error), "%s: %s", k.key, error.text);
-    EXPECT((strstr(s.notice, "sliding window") != NULL) == (k.value == 32), "notice '%s'", s.notice);
+    EXPECT((strstr(s.warning, "sliding window") != NULL) == (k.value == 32), "warning '%s'", s.warning);
     EXPECT((s.shape.n_positions == 32) == (k.value == 32), "%s: %lld positions", k.key,
            (long long)s.shape.n_positions);
     import_close(&s);
   }
-  ix_refused("dev/fixtures/gguf_lora_llama.gguf", "is an adapter", NULL, NULL);
+  ix_rejected("dev/fixtures/gguf_lora_llama.gguf", "is an adapter", NULL, NULL);
   gguf_make(prefix, 3, NULL, 0);
   char other[1100];
   snprintf(other, sizeof other, "%s-00002-of-00003.gguf", prefix);
   snprintf(path, sizeof path, "%s-00001-of-00003.gguf", prefix);
-  ix_refused(other, "is file 2 of 3", "name the first one", NULL);
+  ix_rejected(other, "is file 2 of 3", "name the first one", NULL);
   rename(other, prefix);
-  ix_refused(path, "was split into 3 files", other, "is not there");
+  ix_rejected(path, "was split into 3 files", other, "is not there");
   TokText third = tok_read(test_tmp(), "one-00003-of-00003.gguf");
   tok_write(other, third.bytes, third.count);
-  ix_refused(path, other, "is not file 2 of 3", NULL);
+  ix_rejected(path, other, "is not file 2 of 3", NULL);
   free(third.bytes);
 }
 
 // A GGUF of 2 blocks, 4 heads and a width of 32 with no more keys than llama.cpp needs, and those of `keys`,
-// "NAME:VALUE NAME:VALUE ...": floats, texts where the value begins with a letter. It has one tensor, the embedding.
+// "NAME:VALUE NAME:VALUE ...": floats, texts where the value starts with a letter. It has one tensor, the embedding.
 static inline void gguf_make_keys(const char *path, const char *arch, const char *keys) {
   static const struct { const char *key; int64_t value; } needed[] = {
       {".block_count", 2}, {".attention.head_count", 4}, {".embedding_length", 32}, {".feed_forward_length", 128},
@@ -387,7 +387,7 @@ static inline void gguf_make_keys(const char *path, const char *arch, const char
 }
 TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
      "keys that a GGUF leaves out mean what llama.cpp takes for them, in each architecture: linear rope, base 10000, "
-     "as many heads of k and v, even heads, no window; keys that would then be passed over are refused by name") {
+     "as many KV heads, even heads, no window; keys that would then be passed over are rejected by name") {
   static const struct { const char *arch, *keys, *is; } cases[] = {      // kv, columns, base, scaling, window, its base
       {"llama", "", "4 8 10000 none 0 0"}, {"qwen2", "", "4 8 10000 none 0 0"}, {"qwen3", "", "4 8 10000 none 0 0"},
       {"olmo2", "", "4 8 10000 none 0 0"}, {"gemma3", "", "4 8 10000 none 0 0"},
@@ -425,7 +425,7 @@ TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
   for (const auto &k : cases) {
     Import s;
     gguf_make_keys(path, k.arch, k.keys);
-    if (isalpha((unsigned char)*k.is)) { ix_refused(path, k.is, path, NULL); continue; }
+    if (isalpha((unsigned char)*k.is)) { ix_rejected(path, k.is, path, NULL); continue; }
     const bool open = import_open(&s, path, &error);
     EXPECT(open, "%s %s: %s", k.arch, k.keys, error.text);
     if (!open) continue;
@@ -449,7 +449,7 @@ static inline void gguf_drop_key(const TokText *file, const char *key, const cha
 }
 TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
      "a SentencePiece tokenizer of a GGUF without ids of begin, end and unknown tokens has 1, 2 and 0; Llama 3's "
-     "without a begin token, which it puts before each text, is refused by the key") {
+     "without a BOS token, which it puts before each text, is rejected by the key") {
   char path[1100], dropped[1100];
   Error error = {};
   GgufFile g;
@@ -481,8 +481,8 @@ TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
   EXPECT(!tokenizer_load_any(&t, dropped, &error) && strstr(error.text, "bos_token_id is missing"), "'%s'", error.text);
 }
 
-TEST(gguf_refuses_damage,
-     "a GGUF that is cut short, or lies in counts, lengths, types, places or names, is refused in one line that says "
+TEST(gguf_rejects_damage,
+     "a GGUF that is cut short, or lies in counts, lengths, types, places or names, is rejected in one line that says "
      "what and where") {
   static const struct { const char *name; int at; uint64_t value; int bytes; const char *says; } cases[] = {
       {"", 4, 1, 4, "is a GGUF of version 1"}, {"", 4, 0x3000000, 4, "big endian"},
@@ -500,9 +500,9 @@ TEST(gguf_refuses_damage,
       {"blk.1.ffn_up.weight", 20, 10, 4, "tensor blk.1.ffn_up.weight is Q2_K, expected"},
       {"blk.1.ffn_up.weight", 20, 99, 4, "tensor blk.1.ffn_up.weight is type 99, expected"},
       {"blk.1.ffn_up.weight", 20, 12, 4, "are no whole blocks of 256 (Q4_K)"},
-      {"blk.1.ffn_up.weight", 24, 4, 8, "lies at byte 4 of the data, no multiple of 32"},
+      {"blk.1.ffn_up.weight", 24, 4, 8, "is at byte 4 of the data, no multiple of 32"},
       {"blk.1.ffn_up.weight", 24, 1ull << 40, 8, "it is cut short"},
-      {"blk.1.ffn_up.weight", 24, 1ull << 63, 8, "lies at"},
+      {"blk.1.ffn_up.weight", 24, 1ull << 63, 8, "is at"},
       {"blk.1.ffn_up.weight", 24, 0, 8, "bytes overlap those of"},
       {"blk.1.ffn_up.weight", -15, '0', 1, "tensor \"blk.0.ffn_up.weight\": it appears twice"},
       {"blk.1.ffn_up.weight", -2, 'x', 1, "tensor blk.1.ffn_up.weight is missing"},
@@ -517,12 +517,12 @@ TEST(gguf_refuses_damage,
                           : copy.bytes;
     memcpy(at + k.at, &k.value, (size_t)k.bytes);
     tok_write(path, copy.bytes, copy.count);
-    ix_refused(path, k.says, path, NULL);
+    ix_rejected(path, k.says, path, NULL);
     free(copy.bytes);
   }
   for (size_t n : {size_t(3), size_t(4), size_t(20), size_t(500), size_t(2000), file.count - 64}) {
     tok_write(path, file.bytes, n);
-    ix_refused(path, n < 4 ? "safetensors" : n > 2000 ? "it is cut short" : "its header is not all there", path, NULL);
+    ix_rejected(path, n < 4 ? "safetensors" : n > 2000 ? "it is cut short" : "its header is not all there", path, NULL);
   }
   free(file.bytes);
 }
@@ -542,10 +542,10 @@ TEST(gguf_survives_any_bytes, "single bytes changed in a header with a tokenizer
     Tokenizer t;
     error.text[0] = 0;
     const bool ok = import_open(&s, path, &error);
-    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
+    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
     error.text[0] = 0;
     const bool has = ok && tokenizer_load_any(&t, path, &error);
-    EXPECT(!ok || has || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
+    EXPECT(!ok || has || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
     if (has) tokenizer_free(&t);
     import_close(&s);
     *at = before;

@@ -92,8 +92,9 @@ static void gpu_day_kill_at(const char *item, const char *ended, const char *env
 }
 
 TEST(gpu_day_calls_end_in_time,
-     "dev/gpu_day.sh, all parts, a fresh machine for each call of LIMIT=570: every call ends by then, the next goes on "
-     "from what came back, nothing ends twice, no checkpoint is written, and the last says that all is done") {
+     "dev/gpu_day.sh, all parts, a fresh machine for each call of LIMIT=570: every call ends by then, the next "
+     "continues from what came back, nothing ends twice, no checkpoint is written, and the last says that all is "
+     "done") {
   CliRun r;
   int calls = 0;
   gpu_day_set_up(true);
@@ -153,7 +154,7 @@ TEST(gpu_day_a_killed_part_goes_on,
 
 TEST(gpu_day_a_hang_is_ended,
      "a run that hangs, and what it started in a session of its own: ended with the part's time, and the report is "
-     "written; hanging in two whole calls it is given up and the rest goes on; AGAIN runs it once more") {
+     "written; hanging in two whole calls it is given up and the rest continues; AGAIN runs it once more") {
   CliRun r;
   gpu_day_set_up(true);
   gpu_day_run(&r, 0, "", "build");
@@ -172,7 +173,7 @@ TEST(gpu_day_a_hang_is_ended,
          cli_count(r.text, ": equal") == 7 && cli_count(r.text, ": NO REFERENCE") == 6, "the third call:\n%.5000s",
          r.text);
   cli_free(&r);
-  // In real time. On a busy machine a part's time may be over before its first run begins: then once more.
+  // In real time. On a busy machine a part's time may be over before its first run starts: then once more.
   bool cut = false;
   gpu_day_says("rm fake/clock");
   for (int i = 0; i < 8 && !cut; i++) {
@@ -193,7 +194,7 @@ TEST(gpu_day_a_hang_is_ended,
 
 TEST(gpu_day_says_what_is_wrong,
      "other losses, a failed test, errors under the sanitizer: exit code 1, the report names each; without mpirun what "
-     "needs ranks is named; on two GPUs what needs four is; wrong arguments are refused") {
+     "needs ranks is named; on two GPUs what needs four is; wrong arguments are rejected") {
   CliRun r;
   gpu_day_set_up(false);
   gpu_day_says("touch fake/differ.ranks-bf16-mpi-2 fake/fail.hardware_b fake/fail.cuda_gelu");
@@ -258,7 +259,7 @@ TEST(gpu_day_says_what_is_wrong,
 
 TEST(gpu_day_carries_openmpi,
      "carry DIR: only OpenMPI, hwloc, cJSON, OpenSSL and what they need, unpacked, without plugins for networks; with "
-     "CARRIED=DIR the ranks start by its mpirun, which is told where it lies") {
+     "CARRIED=DIR the ranks start by its mpirun, which is told where it is") {
   CliRun r;
   gpu_day_set_up(false);
   gpu_day_run(&r, 0, "", "carry ompi");

@@ -16,7 +16,7 @@ static void hardware_probe(Ctx *c, int what, Tensor to, Tensor from) {
 }
 
 // ---- tensor cores ---------------------------------------------------------------------------------------------------
-TEST(hardware_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums lie in registers as the PTX ISA says") {
+TEST(hardware_mma, "mma.m16n8k16 of bf16 and fp16: operands and sums are in registers as the PTX ISA says") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (Dtype t : {BF16, F16}) {
       Ctx c = hardware_ctx(ops);
@@ -60,7 +60,7 @@ TEST(hardware_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in regi
     }
 }
 
-TEST(hardware_wgmma, "warpgroup multiplies read swizzled tiles, both ways and over two panels, and lay out sums and A "
+TEST(hardware_wgmma, "WGMMA instructions read swizzled tiles, both ways and over two panels, and lay out sums and A "
      "as the PTX ISA says") {
   device_on_hopper(true);
   for (int i = 0; const Ops *ops = device_table(i); i++)

@@ -90,7 +90,7 @@ TEST(harness_ends_all_of_a_test,
     EXPECT(r.code == (stays ? 128 + SIGINT : 0), "exit code %d:\n%.2000s", r.code, r.text);
     for (int i = from; i < HARNESS_PARTS; i++)
       if (!pid[i] || cli_lives(pid[i])) {
-        test_fail(__FILE__, __LINE__, "part %d, process %d, %s", i, pid[i], pid[i] ? "is left" : "did not begin");
+        test_fail(__FILE__, __LINE__, "part %d, process %d, %s", i, pid[i], pid[i] ? "is left" : "did not start");
         if (pid[i]) kill(pid[i], SIGKILL);
       }
     cli_free(&r);
@@ -226,7 +226,7 @@ TEST(harness_pressure,
     harness_pressure_says(k.before);
     TestClock since = test_clock();
     harness_pressure_says(k.after);
-    for (double s : {4.0, 6.0, CLI_LIMIT_S + 1.0}) {             // it began so long ago
+    for (double s : {4.0, 6.0, CLI_LIMIT_S + 1.0}) {             // it started so long ago
       since.ms = now_ms() - s * 1e3;
       const bool in_time = cli_in_time(&since, 5), must = s < 5 || (s < CLI_LIMIT_S && k.pressed);
       EXPECT(in_time == must, "'%s', then '%s': after %g s it is %s", k.before, k.after, s,

@@ -1,7 +1,7 @@
-// test_hosts.h: gradients between hosts as sums that travel along them (fsdp/hosts.h). The ranks of one machine are
+// test_hosts.h: gradients between hosts as an inter-node reduction chain (fsdp/hosts.h). The ranks of one machine are
 // taken for those of several hosts, which share no memory.
 
-// Which host a rank is on, in each case: three a host; two; hosts of 4 and 2 ranks, of 1 and 5, of 2, 1 and 3, of one
+// Which host a rank is on, in each case: three per host; two; hosts of 4 and 2 ranks, of 1 and 5, of 2, 1 and 3, of one
 // each; in turn; two hosts that each have ranks of both groups of three.
 enum HostMap { HOSTS_OF_3, HOSTS_OF_2, HOSTS_4_2, HOSTS_1_5, HOSTS_2_1_3, HOSTS_OF_1, HOSTS_IN_TURN, HOSTS_OF_BOTH,
                HOST_MAPS };
@@ -147,11 +147,12 @@ TEST(sums_along_hosts_carry_these_bytes,
       const HostsLayout *y = &x[part->after];
       for (int q = 0; q < y->parts; q++)
         next = next || (y->me == x[r].me + 1 && y->part[q].owner == part->owner && y->part[q].before == r);
-      EXPECT(next, "%d ranks, %d a host: rank %d gives the part of %d to %d", world, per, r, part->owner, part->after);
+      EXPECT(next, "%d ranks, %d per host: rank %d gives the part of %d to %d", world, per, r, part->owner,
+             part->after);
     }
     for (int r = 0; r < world; r++) {
-      EXPECT(added[r] == hosts && x[r].part[x[r].own].owner == r, "%d ranks, %d a host: the part of %d is added to by "
-             "%d ranks", world, per, r, added[r]);
+      EXPECT(added[r] == hosts && x[r].part[x[r].own].owner == r, "%d ranks, %d per host: the part of %d is added to "
+             "by %d ranks", world, per, r, added[r]);
       free(x[r].part);
       free(x[r].adder);
       mesh_close(&m[r]);
@@ -196,7 +197,7 @@ TEST(groups_across_hosts_are_counted, "groups of ranks that span several hosts a
     for (int r = 0; r < row.world; r++) peer[r].host = row.stride == 1 ? r / row.per : r % (row.world / row.per);
     m.world = row.world, m.node_world = row.per, m.peer = peer;
     const int across = fsdp_groups_across(&f, row.size);
-    EXPECT(across == row.across, "%d ranks, %d a host, stride %d, groups of %d: %d, must be %d", row.world, row.per,
+    EXPECT(across == row.across, "%d ranks, %d per host, stride %d, groups of %d: %d, must be %d", row.world, row.per,
            row.stride, row.size, across, row.across);
   }
 }

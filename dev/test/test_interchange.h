@@ -1,4 +1,4 @@
-// test_interchange.h: models of other programs are read correctly, damaged ones are refused by name, and exports equal
+// test_interchange.h: models of other programs are read correctly, damaged ones are rejected by name, and exports equal
 // what transformers writes. Fixtures are written by dev/make_hf_fixture.py. Follows test_train.h.
 #pragma once
 
@@ -63,7 +63,7 @@ static inline void ix_save(const IxModel *from, const char *path, const char *co
   free(header);
 }
 
-// ---- values behind a map --------------------------------------------------------------------------------------------
+// ---- values after a map --------------------------------------------------------------------------------------------
 // Element (o, i) of a parameter as stored in the file, widened to 32 bits.
 static inline uint32_t ix_element(const uint8_t *file, TensorPlace place, const Param *p, int64_t o, int64_t i) {
   const int64_t in = p->ndim == 2 ? p->shape[1] : 1, n = place.transposed ? i * p->shape[0] + o : o * in + i;
@@ -78,7 +78,7 @@ static inline uint32_t *ix_values(const TensorMap *map, const Param *param, int 
   int64_t header = 0;                            // of safetensors; llm.c's magic and version make a larger number
   memcpy(&header, file.bytes, 8);
   const int64_t begin = header > map->file_bytes[0] ? 1024 : 8 + header;
-  EXPECT(map->data_at[0] == begin, "%s: tensors begin at %lld, not %lld", map->path[0], (long long)begin,
+  EXPECT(map->data_at[0] == begin, "%s: tensors start at %lld, not %lld", map->path[0], (long long)begin,
          (long long)map->data_at[0]);
   *numel_ = 0;
   for (int p = 0; p < params; p++) *numel_ += param_numel(&param[p]);
@@ -98,8 +98,8 @@ static inline Param *ix_import(const char *path, Import *s, TensorMap *map, int 
   if (!import_map(s, param, *params, map, &error)) die_missing("%s", error.text);
   return param;
 }
-// PATH must be refused in one line that is not cut and contains each of up to three words.
-static inline void ix_refused(const char *path, const char *word, const char *word_2, const char *word_3) {
+// PATH must be rejected in one line that is not cut and contains each of up to three words.
+static inline void ix_rejected(const char *path, const char *word, const char *word_2, const char *word_3) {
   Error error = {};
   Import s;
   TensorMap map = {};
@@ -156,7 +156,7 @@ TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are
     TensorMap map;
     int params;
     Param *param = ix_import(c.path, &s, &map, &params);
-    EXPECT(s.kind == IMPORT_HF_DIRECTORY && !s.notice[0], "%s: kind %d, notice '%s'", c.path, s.kind, s.notice);
+    EXPECT(s.kind == IMPORT_HF_DIRECTORY && !s.warning[0], "%s: kind %d, warning '%s'", c.path, s.kind, s.warning);
     for (const ImportField &f : import_fields) {
       const int64_t got = *(int64_t *)((char *)&s.shape + f.offset), want = *(int64_t *)((char *)&c.shape + f.offset);
       EXPECT(got == want, "%s: %s %lld, not %lld", c.path, f.name, (long long)got, (long long)want);
@@ -269,8 +269,8 @@ static inline void ix_config(const char *dir, const char *from, const char *to) 
   free(t.bytes);
 }
 
-TEST(import_refuses_other_configs,
-     "a config.json that describes another function, or is damaged, is refused by field") {
+TEST(import_rejects_other_configs,
+     "a config.json that describes another function, or is damaged, is rejected by field") {
   static const struct { const char *from, *to, *word; } cases[] = {
       {"\"gpt2\"", "\"gpt_neo\"", "model_type"},
       {"\"model_type\"", "\"model_typ\"", "model_type is missing"},
@@ -308,30 +308,30 @@ TEST(import_refuses_other_configs,
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
   for (const auto &c : cases) {
     ix_config(dir, c.from, c.to);
-    ix_refused(dir, c.word, "config.json", NULL);
+    ix_rejected(dir, c.word, "config.json", NULL);
   }
   static const struct { const char *text; size_t bytes; const char *word; } whole[] = {
       {"", 0, "is not JSON"}, {"[]", 2, "is not a JSON object"}, {"{}", 2, "model_type"}, {"{\0}", 3, "is not JSON"}};
   for (const auto &w : whole) {
     tok_write(ix_path(path, dir, "config.json"), w.text, w.bytes);
-    ix_refused(dir, w.word, "config.json", NULL);
+    ix_rejected(dir, w.word, "config.json", NULL);
   }
   enum { DEEP = 1 << 20 };
   char *deep = (char *)malloc(DEEP + 1);
   memset(deep, '[', DEEP + 1);
   tok_write(path, deep, DEEP);
-  ix_refused(dir, "is not JSON", "config.json", NULL);
+  ix_rejected(dir, "is not JSON", "config.json", NULL);
   tok_write(path, deep, DEEP + 1);
-  ix_refused(dir, "bytes", "config.json", NULL);
+  ix_rejected(dir, "bytes", "config.json", NULL);
   free(deep);
   unlink(path);
   if (mkdir(path, 0777)) die_missing("cannot make %s", path);
-  ix_refused(dir, "cannot read it", "config.json", NULL);
+  ix_rejected(dir, "cannot read it", "config.json", NULL);
 }
 
 TEST(import_takes_equal_configs,
      "settings that do not change the function are accepted, and differing dropouts are reported") {
-  static const struct { const char *from, *to, *notice; } cases[] = {
+  static const struct { const char *from, *to, *warning; } cases[] = {
       {"\"gelu_new\"", "\"gelu_pytorch_tanh\"", ""},
       {"\"n_inner\": null", "\"n_inner\": 128", ""},
       {"1e-05", "9.999999747378752e-06", ""},
@@ -347,7 +347,8 @@ TEST(import_takes_equal_configs,
     ix_config(dir, c.from, c.to);
     const bool ok = import_open(&s, dir, &error);
     EXPECT(ok && s.shape.tied && s.shape.n_layer == 2, "%s: %s", c.to, error.text);
-    EXPECT(ok && (*c.notice ? strstr(s.notice, c.notice) != NULL : !s.notice[0]), "%s: notice '%s'", c.to, s.notice);
+    EXPECT(ok && (*c.warning ? strstr(s.warning, c.warning) != NULL : !s.warning[0]), "%s: warning '%s'", c.to,
+           s.warning);
     EXPECT(s.tokenizer[0] == 0, "tokenizer '%s' of a directory without one", s.tokenizer);
     import_close(&s);
   }
@@ -400,7 +401,7 @@ TEST(import_names_wrong_tensors, "tensors that are missing, extra, misshapen or 
       w[0] = "lm_head.weight is missing";
     }
     ix_save(&m, path, NULL);
-    ix_refused(dir, w[0], w[1], "model.safetensors");
+    ix_rejected(dir, w[0], w[1], "model.safetensors");
     free(changed);
     safetensors_close(&m.file);
   }
@@ -424,29 +425,29 @@ TEST(import_takes_a_tied_head_twice, "a tied head that is stored nevertheless is
   safetensors_close(&m.file);
 }
 
-TEST(import_says_what_to_name, "files that are no readable model are refused, with what to do") {
+TEST(import_says_what_to_name, "files that are no readable model are rejected, with what to do") {
   char dir[1024], path[1024];
-  ix_refused("/nowhere/at/all", "No such file", "nothing is downloaded", NULL);
-  ix_refused(ix_directory(dir, "empty"), "no config.json and no model.safetensors", NULL, NULL);
+  ix_rejected("/nowhere/at/all", "No such file", "nothing is downloaded", NULL);
+  ix_rejected(ix_directory(dir, "empty"), "no config.json and no model.safetensors", NULL, NULL);
   mkfifo(ix_path(path, dir, "fifo"), 0666);
-  ix_refused(path, "is a named pipe", "neither a directory nor a file", NULL);
+  ix_rejected(path, "is a named pipe", "neither a directory nor a file", NULL);
   ix_copy("dev/fixtures/hf_tiny", dir, "config.json");
-  ix_refused(dir, "has config.json but no model.safetensors", NULL, NULL);
+  ix_rejected(dir, "has config.json but no model.safetensors", NULL, NULL);
   tok_write(ix_path(path, dir, "pytorch_model.bin"), "PK\3\4....", 8);
-  ix_refused(dir, "pytorch_model.bin", "save_pretrained('NEW')", dir);
-  ix_refused(ix_path(path, dir, "pytorch_model.bin"), "PyTorch's own format", "save_pretrained", NULL);
+  ix_rejected(dir, "pytorch_model.bin", "save_pretrained('NEW')", dir);
+  ix_rejected(ix_path(path, dir, "pytorch_model.bin"), "PyTorch's own format", "save_pretrained", NULL);
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
   TokText whole = tok_read(dir, "model.safetensors");
   tok_write(ix_path(path, dir, "model.safetensors"), whole.bytes, whole.count - 1);
-  ix_refused(dir, "model.safetensors", NULL, NULL);
+  ix_rejected(dir, "model.safetensors", NULL, NULL);
   free(whole.bytes);
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
   unlink(ix_path(path, dir, "config.json"));
-  ix_refused(dir, "needs the config.json", "model.safetensors", NULL);
-  ix_refused(ix_path(path, dir, "model.safetensors"), "needs the config.json", NULL, NULL);
+  ix_rejected(dir, "needs the config.json", "model.safetensors", NULL);
+  ix_rejected(ix_path(path, dir, "model.safetensors"), "needs the config.json", NULL, NULL);
 }
 
-TEST(import_needs_the_heads, "a file of ours says its heads, or is refused") {
+TEST(import_needs_the_heads, "a file of ours says its heads, or is rejected") {
   char path[1024], dir[1024];
   ix_directory(dir, "own");
   static IxModel m;
@@ -468,7 +469,7 @@ TEST(import_needs_the_heads, "a file of ours says its heads, or is refused") {
   for (const auto &c : cases) {
     const char *const metadata[] = {"format", "pt", c.heads ? "n_head" : "other", c.heads ? c.heads : "2", NULL};
     ix_save(&m, path, metadata);
-    if (c.word) { ix_refused(path, c.word, "model.safetensors", NULL); continue; }
+    if (c.word) { ix_rejected(path, c.word, "model.safetensors", NULL); continue; }
     for (const char *named : {(const char *)path, (const char *)dir}) {
       Import s;
       TensorMap map;
@@ -484,17 +485,18 @@ TEST(import_needs_the_heads, "a file of ours says its heads, or is refused") {
   const char *const metadata[] = {"n_head", "2", NULL};
   ix_remove(&m, "h.0.mlp.c_fc.bias");
   ix_save(&m, path, metadata);
-  ix_refused(path, "tensor h.0.mlp.c_fc.bias is missing", NULL, NULL);
+  ix_rejected(path, "tensor h.0.mlp.c_fc.bias is missing", NULL, NULL);
   ix_remove(&m, "wpe.weight");
   ix_save(&m, path, metadata);
-  ix_refused(path, "wpe.weight is missing", NULL, NULL);
+  ix_rejected(path, "wpe.weight is missing", NULL, NULL);
   ix_remove(&m, "wte.weight");
   ix_save(&m, path, metadata);
-  ix_refused(path, "wte.weight is missing", NULL, NULL);
+  ix_rejected(path, "wte.weight is missing", NULL, NULL);
   safetensors_close(&m.file);
 }
 
-TEST(import_refuses_damaged_llmc, "an llm.c file of another version, size or absurd shape is refused with the reason") {
+TEST(import_rejects_damaged_llmc, "an llm.c file of another version, size or absurd shape is rejected with the "
+     "reason") {
   char path[1024];
   ix_path(path, test_tmp(), "model.bin");
   ModelShape s = model_shape_gpt2(2, 2, 8, 6, 11, true, 0);
@@ -518,23 +520,23 @@ TEST(import_refuses_damaged_llmc, "an llm.c file of another version, size or abs
     int32_t *header = (int32_t *)whole.bytes, before = header[c.at];
     header[c.at] = c.value;
     tok_write(path, whole.bytes, whole.count);
-    ix_refused(path, c.word, "model.bin", NULL);
+    ix_rejected(path, c.word, "model.bin", NULL);
     header[c.at] = before;
   }
   for (const size_t n : {(size_t)1024, whole.count - 1, whole.count + 1, (size_t)1023, (size_t)8}) {
     tok_write(path, whole.bytes, n);
-    ix_refused(path, n < 1024 ? "has 1024" : "its header asks for", "model.bin", NULL);
+    ix_rejected(path, n < 1024 ? "has 1024" : "its header asks for", "model.bin", NULL);
   }
   for (size_t n = 0; n < 8; n++) {
     tok_write(path, whole.bytes, n);
-    ix_refused(path, "model.bin", NULL, NULL);
+    ix_rejected(path, "model.bin", NULL, NULL);
   }
   free(whole.bytes);
   free(values);
   free(param);
 }
 
-TEST(import_other_shape_is_named, "a model requested with other numbers than the file's is refused by tensor") {
+TEST(import_other_shape_is_named, "a model requested with other numbers than the file's is rejected by tensor") {
   char bin[1024];
   ModelShape shape = model_shape_gpt2(1, 1, 4, 3, 5, true, 0);
   int count;
@@ -587,7 +589,7 @@ TEST(import_survives_any_bytes,
     Import s;
     error.text[0] = 0;
     const bool ok = import_open(&s, round % 2 ? dir : bin, &error);
-    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
+    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
     EXPECT(!ok || (s.shape.n_embd >= 1 && s.shape.n_embd % s.shape.n_head == 0), "accepted with %lld heads",
            (long long)s.shape.n_head);
     import_close(&s);
@@ -676,8 +678,8 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
     REQUIRE(import_open(&s, dir, &error), "%s", error.text);
     for (const ImportField &f : import_fields)
       EXPECT(*(int64_t *)((char *)&s.shape + f.offset) == *(int64_t *)((char *)&shapes[i] + f.offset), "%s", f.name);
-    EXPECT(s.shape.tied == shapes[i].tied && s.shape.dropout == shapes[i].dropout && !s.notice[0], "tied %d, '%s'",
-           s.shape.tied, s.notice);
+    EXPECT(s.shape.tied == shapes[i].tied && s.shape.dropout == shapes[i].dropout && !s.warning[0], "tied %d, '%s'",
+           s.shape.tied, s.warning);
     import_close(&s);
     cJSON *c = cJSON_Parse(text);
     const cJSON *bos = cJSON_GetObjectItem(c, "bos_token_id"), *eos = cJSON_GetObjectItem(c, "eos_token_id");
@@ -908,14 +910,14 @@ TEST(corpora_sharded_weights,
   cli_expect_same_series("whole and in shards", cli_path("out0"), cli_path("out1"), 2);
   cli_expect_same_file("whole and in shards", cli_path("whole/model.safetensors"), cli_path("parts/model.safetensors"));
   unlink(ix_path(path, dir, "model-00002-of-00002.safetensors"));
-  ix_refused(dir, "model-00002-of-00002.safetensors: this shard", "No such file", "fetch it");
+  ix_rejected(dir, "model-00002-of-00002.safetensors: this shard", "No such file", "fetch it");
   tok_write(path, corpora_pointer, strlen(corpora_pointer));
-  ix_refused(dir, "model-00002-of-00002.safetensors", "Git LFS pointer", "git lfs pull");
+  ix_rejected(dir, "model-00002-of-00002.safetensors", "Git LFS pointer", "git lfs pull");
   mkfifo(ix_path(path, dir, "pipe.safetensors"), 0666);
-  ix_refused(path, "is a named pipe", NULL, NULL);
+  ix_rejected(path, "is a named pipe", NULL, NULL);
 }
 
-TEST(corpora_hostile_index, "an index that is cut, names other places, tensors twice or wrongly: refused by name") {
+TEST(corpora_hostile_index, "an index that is cut, names other places, tensors twice or wrongly: rejected by name") {
   static const struct { const char *index, *says; } cases[] = {
       {"", "is not JSON"}, {"{\"weight_map\": {%s}", "is not JSON"}, {"[]", "not a JSON object"},
       {"{\"weight_map\": {}}", "has no weight_map"}, {"{\"weight_map\": [1]}", "has no weight_map"},
@@ -939,9 +941,9 @@ TEST(corpora_hostile_index, "an index that is cut, names other places, tensors t
   if (symlink("model-00001-of-00002.safetensors", ix_path(again, dir, "again.safetensors"))) die_missing("no link");
   for (const auto &c : cases) {
     corpora_write_shards(dir, c.index);
-    ix_refused(dir, c.says, NULL, NULL);
+    ix_rejected(dir, c.says, NULL, NULL);
   }
-  ix_refused(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
+  ix_rejected(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
   ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"opt\"");
-  ix_refused(dir, "model_type is \"opt\"", "config.json", NULL);             // before any shard is read
+  ix_rejected(dir, "model_type is \"opt\"", "config.json", NULL);            // before any shard is read
 }

@@ -1,7 +1,7 @@
 // test_kill.h: a save that is cut short, at any instant and for any reason, loses only itself. data/files/disk.h calls
 // a hook before every system call that changes files. Here the hook copies the directory, ends the process, or makes
 // the call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved
-// files is refused by name. Needs test_fsdp.h and cli_helpers.h.
+// files is rejected by name. Needs test_fsdp.h and cli_helpers.h.
 #pragma once
 #include <sys/file.h>
 
@@ -136,7 +136,7 @@ static inline uint64_t kill_checkpoint_hash(const char *directory) {
   }
   return h;
 }
-// The newest checkpoint in OUT as --resume auto finds it ("": none); notices: the ones it skipped.
+// The newest checkpoint in OUT as --resume auto finds it ("": none); warnings: the ones it skipped.
 static inline void kill_newest(const char *out, KillPath found, Start *s) {
   *s = Start{};
   start_newest(s, out, found, sizeof(KillPath));
@@ -224,7 +224,7 @@ static inline int kill_find(const KillEvent *e, int count, int rank, int op, con
     if ((rank < 0 || e[i].rank == rank) && kill_is(&e[i], op, name) && (last || found < 0)) found = i;
   return found;
 }
-// The fault in the order of a save's calls; NULL: none. Data must reach the disk before trainer.json is begun,
+// The fault in the order of a save's calls; NULL: none. Data must reach the disk before trainer.json is started,
 // trainer.json before the directory gets its name, the name before anything old is removed.
 static inline const char *kill_order_fault(const KillEvent *e, int count, int ranks, const char *final) {
   static char said[200];
@@ -308,7 +308,7 @@ static inline int kill_judge(const char *copies, int count, const char *what, co
     kill_path(ckpt, "%s/%06d/ckpt", copies, c);
     kill_newest(out, found, &s);
     const uint64_t newest = found[0] ? kill_checkpoint_hash(found) : 0;
-    EXPECT(!s.notices[0], "%s, call %d: %s", what, c, s.notices);
+    EXPECT(!s.warnings[0], "%s, call %d: %s", what, c, s.warnings);
     EXPECT(newest == after || (newest == before && !done), "%s, call %d: the newest is %s%s", what, c,
            found[0] ? found : "missing", done ? ", though the new one had a name before" : "");
     done = done || newest == after;
@@ -493,7 +493,7 @@ TEST_MPI(kill_ends_one_rank_at_every_call, 1,
       died = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
       EXPECT(died || (WIFEXITED(status) && WEXITSTATUS(status) == 42), "call %d: status %x", calls, status);
       kill_newest(out, found, &s);
-      REQUIRE(found[0] && !s.notices[0], "call %d: no whole checkpoint, or a half one: %s", calls, s.notices);
+      REQUIRE(found[0] && !s.warnings[0], "call %d: no whole checkpoint, or a half one: %s", calls, s.warnings);
       kill_load(&fresh, found);
       const uint64_t state = kill_state_hash(&fresh.t);
       EXPECT(state == older || state == newer, "call %d: %s is neither the older nor the newer state", calls, found);
@@ -518,8 +518,8 @@ static void kill_copy_of_eval(Ctx *c, void *to, const void *from, size_t bytes) 
   }
   kill_eval.copy(c, to, from, bytes);
 }
-// Runs the loop in a child, from where OUT's newest checkpoint is or from the beginning, until the plan's call or the
-// eval_at-th copy of evaluations ends it. Returns whether that was so; w stays at the beginning.
+// Runs the loop in a child, from where OUT's newest checkpoint is or from the start, until the plan's call or the
+// eval_at-th copy of evaluations ends it. Returns whether that was so; w stays at the start.
 static inline bool kill_loop(KillWorld *w, const char *out, KillPlan plan, int eval_at) {
   int status;
   fflush(NULL);
@@ -676,8 +676,8 @@ TEST(kill_either_of_two_ranks_all,
     char *data = kill_bytes(tensors, &bytes);
     const uint64_t h = data ? fnv_bytes(1, data, (size_t)bytes) : 0;
     free(data);
-    EXPECT(!s.notices[0] && (h == known[0] || h == known[1]), "rank %d, call %d: the newest is '%s'; %s", rank, call,
-           found, s.notices);
+    EXPECT(!s.warnings[0] && (h == known[0] || h == known[1]), "rank %d, call %d: the newest is '%s'; %s", rank, call,
+           found, s.warnings);
     const bool died = r.code == 128 + SIGKILL && call < 200;
     EXPECT(died || r.code == 0, "rank %d, call %d: exit code %d:\n%.2000s", rank, call, r.code, r.text);
     EXPECT(died || !call || call > (rank ? 10 : 25), "rank %d has only %d calls", rank, call);
@@ -729,7 +729,7 @@ static inline bool kill_save_fails(KillWorld *w, bool background, int rank, Kill
   if (!w->rank) {
     kill_newest(w->t.opt.out, newest, &s);
     const uint64_t after = kill_checkpoint_hash(newest);
-    EXPECT(!s.notices[0], "%s: %s", what, s.notices);
+    EXPECT(!s.warnings[0], "%s: %s", what, s.warnings);
     EXPECT((after == before) == !ok || (plan.fails_on && after), "%s: the newest is %s", what, newest);
     EXPECT(ok || plan.fails_on || !kill_hidden(w->t.opt.out), "%s: something hidden is left", what);
   }
@@ -800,7 +800,7 @@ static inline const char *kill_doctored(const KillEvent *e, int count, int from,
   return fault;
 }
 TEST_MPI(kill_the_order_of_a_save_is_durable, 3,
-         "every rank's bytes are synced before trainer.json is begun, all files before their directory, that before "
+         "every rank's bytes are synced before trainer.json is started, all files before their directory, that before "
          "its name, that before anything is removed; a record with one of these left out or moved is found to be "
          "wrong") {
   static KillWorld w;
@@ -832,7 +832,7 @@ TEST_MPI(kill_the_order_of_a_save_is_durable, 3,
     const struct { const char *what; int from, to; } wrong[] = {
         {"rank 1 does not sync the weights", kill_find(e, count, 1, FILE_SYNC, "model.safetensors", true), -1},
         {"rank 2 writes after its sync", kill_find(e, count, 2, FILE_WRITE, "optim.safetensors", true), json - 1},
-        {"trainer.json is begun before rank 1 has synced", json,
+        {"trainer.json is started before rank 1 has synced", json,
          kill_find(e, count, 1, FILE_SYNC, "optim.safetensors", true)},
         {"trainer.json is not synced", kill_find(e, count, 0, FILE_SYNC, "trainer.json", true), -1},
         {"tokenizer.json is synced late", kill_find(e, count, 0, FILE_SYNC, "tokenizer.json", true), name},
@@ -898,8 +898,8 @@ static inline void kill_load_tensors(KillDamage *d, Error *error) {
   l.checksums = d->checksums;
   store_load(d->w.t.run.store, l, STATES_ALL, error, log_load_progress);
 }
-// The ranks that refuse, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
-static inline int kill_refusals(KillDamage *d, int file, const char *reason, const char *what) {
+// The ranks that reject, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
+static inline int kill_rejections(KillDamage *d, int file, const char *reason, const char *what) {
   Error error;
   int mine, all = 0;
   MPI_Barrier(d->w.comm);
@@ -922,7 +922,7 @@ static inline void kill_flip(const char *path, int64_t at, int bit) {
   close(fd);
 }
 
-TEST_MPI(kill_a_flipped_bit_in_tensors_is_refused, 2,
+TEST_MPI(kill_a_flipped_bit_in_tensors_is_rejected, 2,
          "one bit of any block of either file, first and last bytes and block borders among them: the rank that "
          "reads it reports file, tensor, place; rank 1 alone finds errors in what only it reads; unflipped, both "
          "load") {
@@ -943,7 +943,7 @@ TEST_MPI(kill_a_flipped_bit_in_tensors_is_refused, 2,
       char what[64];
       snprintf(what, sizeof what, "%s, byte %lld", kill_files[file], (long long)at);
       if (!d.w.rank) kill_flip(d.file[file], at, (int)(seed >> 60) % 8);
-      by_rank[kill_refusals(&d, file, "are damaged: their CRC-32C is ", what)]++;
+      by_rank[kill_rejections(&d, file, "are damaged: their CRC-32C is ", what)]++;
       MPI_Barrier(MPI_COMM_WORLD);
       if (!d.w.rank) kill_flip(d.file[file], at, (int)(seed >> 60) % 8);
     }
@@ -964,7 +964,7 @@ static inline void kill_swap(const char *path, int64_t a, int64_t b, int64_t n) 
   kill_put(path, all + a, n, b);
   free(all);
 }
-TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
+TEST_MPI(kill_swapped_cut_and_missing_tensors_are_rejected, 2,
          "two swapped tensors; a file that is a byte short, half, empty or missing: each rank reports which file and "
          "what is wrong; the list of checkpoints skips the short and the missing") {
   static KillDamage d;
@@ -983,7 +983,7 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
     for (int back = 0; back < 2; back++) {
       snprintf(what, sizeof what, "state %d, two tensors swapped", state);
       if (!d.w.rank) kill_swap(d.file[a->file], a->at, b->at, param_numel(&f->lay.param[weight]) * 4);
-      if (!back) kill_refusals(&d, a->file, "are damaged: their CRC-32C is ", what);
+      if (!back) kill_rejections(&d, a->file, "are damaged: their CRC-32C is ", what);
       MPI_Barrier(MPI_COMM_WORLD);
     }
   }
@@ -996,9 +996,9 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
       snprintf(what, sizeof what, "%s of %lld bytes", kill_files[file], (long long)length);
       if (!d.w.rank && (length < 0 ? unlink(d.file[file]) : truncate(d.file[file], length)))
         test_fail(__FILE__, __LINE__, "%s: %s", what, strerror(errno));
-      // A file that cannot be opened or has another size is refused before any tensor of it is read.
-      const int all_ranks = kill_refusals(&d, file, length < 0 ? "cannot open" : "it is not whole", what);
-      EXPECT(all_ranks == 3, "%s: ranks %x refuse, must be both", what, all_ranks);
+      // A file that cannot be opened or has another size is rejected before any tensor of it is read.
+      const int all_ranks = kill_rejections(&d, file, length < 0 ? "cannot open" : "it is not whole", what);
+      EXPECT(all_ranks == 3, "%s: ranks %x reject, must be both", what, all_ranks);
       if (!d.w.rank) {
         EXPECT(checkpoint_serial(d.checkpoint, &best, &why) < 0 && strstr(why.text, d.file[file]),
                "%s: it counts as whole, or '%s'", what, why.text);
@@ -1054,8 +1054,8 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
   cJSON_Delete(json);
   free(copy);
 }
-TEST_MPI(kill_a_damaged_trainer_json_is_refused, 1,
-         "one bit of every byte of trainer.json and every bit of its seal, any length: refused by name") {
+TEST_MPI(kill_a_damaged_trainer_json_is_rejected, 1,
+         "one bit of every byte of trainer.json and every bit of its seal, any length: rejected by name") {
   static KillDamage d;
   Error error = {};
   kill_damage_open(&d, MPI_COMM_WORLD);
@@ -1078,9 +1078,9 @@ TEST_MPI(kill_a_damaged_trainer_json_is_refused, 1,
   free(text);
   kill_damage_close(&d);
 }
-TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
+TEST_MPI(kill_a_hostile_trainer_json_is_rejected, 1,
          "a trainer.json with a correct seal, but of another version, with huge, negative, missing, ill-typed "
-         "fields, short or ill-spelt checksums, deep nesting: refused with file and field") {
+         "fields, short or ill-spelt checksums, deep nesting: rejected with file and field") {
   static KillDamage d;
   static char deep[200000], many[64];
   Error error = {};
@@ -1150,8 +1150,8 @@ static inline void kill_check_header(KillDamage *d, int file, const char *from, 
   if (at) kill_put(d->file[file], from, (int64_t)strlen(from), at - all);
   free(all);
 }
-TEST_MPI(kill_a_damaged_header_is_refused, 1,
-         "any byte of a header, one bit: refused by file; another dtype, shape, name, two entries exchanged, a "
+TEST_MPI(kill_a_damaged_header_is_rejected, 1,
+         "any byte of a header, one bit: rejected by file; another dtype, shape, name, two entries exchanged, a "
          "bigger model's file: the tensor is named too") {
   static KillDamage d;
   static KillWorld bigger;
@@ -1208,8 +1208,8 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
   kill_world_close(&bigger);
   kill_damage_close(&d);
 }
-TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
-         "tokenizer.json flipped: refused by name, with the checkpoint before it; cut, missing: skipped") {
+TEST_MPI(kill_a_damaged_tokenizer_is_rejected, 1,
+         "tokenizer.json flipped: rejected by name, with the checkpoint before it; cut, missing: skipped") {
   static KillDamage d;
   Error why = {};
   Error error = {};
@@ -1235,8 +1235,8 @@ TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
     EXPECT(checkpoint_serial(d.checkpoint, &best, &why) < 0 && strstr(why.text, d.file[3]),
            "%lld bytes: it counts as whole, or '%s'", (long long)length, why.text);
     kill_newest(d.w.t.opt.out, found, &newest);
-    EXPECT(strstr(found, "step_00000001") && strstr(newest.notices, d.file[3]), "%lld bytes: %s, %s", (long long)length,
-           found, newest.notices);
+    EXPECT(strstr(found, "step_00000001") && strstr(newest.warnings, d.file[3]), "%lld bytes: %s, %s",
+           (long long)length, found, newest.warnings);
     kill_put(d.file[3], all, bytes, 0);
     start_free(&s);
   }
@@ -1257,7 +1257,7 @@ static inline const char *kill_command(int ranks, const char *out, int steps, co
 }
 TEST(kill_damage_ends_every_rank,
      "1 and 2 ranks, --resume auto: damage in a tensor ends all ranks with one line and code 3, which names the "
-     "checkpoint before; a short file or a damaged trainer.json is skipped with a notice; --resume of the one before "
+     "checkpoint before; a short file or a damaged trainer.json is skipped with a warning; --resume of the one before "
      "works; no rank hangs") {
   CliRun r;
   KillPath out, one, two, hint;
@@ -1283,14 +1283,14 @@ TEST(kill_damage_ends_every_rank,
   }
   kill_flip(json, 100, 1);
   CLI_RUN(&r, "%s", kill_command(2, out, 1, "--resume auto"));
-  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is skipped: ") && strstr(r.text, json) &&
+  EXPECT(r.code == 0 && strstr(r.text, "warning: a checkpoint is skipped: ") && strstr(r.text, json) &&
          strstr(r.text, "resumed from: ") && strstr(r.text, "step_00000001, step 1"), "exit code %d:\n%.3000s", r.code,
          r.text);
   cli_free(&r);
   kill_flip(json, 100, 1);
   EXPECT(!truncate(model, st.st_size - 1), "truncate");
   CLI_RUN(&r, "%s", kill_command(0, out, 1, "--resume auto"));
-  EXPECT(r.code == 0 && strstr(r.text, "notice: a checkpoint is skipped: ") && strstr(r.text, model),
+  EXPECT(r.code == 0 && strstr(r.text, "warning: a checkpoint is skipped: ") && strstr(r.text, model),
          "exit code %d:\n%.3000s", r.code, r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s --resume %s", kill_command(2, out, 2, ""), two);
@@ -1356,7 +1356,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
     cli_wait(&r, CLI_LIMIT_S);
     cli_expect_nothing_left("after a kill");
     kill_newest(out, found, &s);
-    EXPECT(!s.notices[0], "kill %d: %s", killed, s.notices);
+    EXPECT(!s.warnings[0], "kill %d: %s", killed, s.warnings);
     EXPECT(found[0] || !had, "kill %d: no checkpoint is left:\n%.2000s", killed, r.text);
     resumed += had;                              // the output of a killed process may be lost
     if (last || ended.si_pid) {
@@ -1369,7 +1369,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
     }
     cli_free(&r);
   }
-  EXPECT(resumed > kills / 3, "only %d of %d runs went on from a checkpoint", resumed, kills);
+  EXPECT(resumed > kills / 3, "only %d of %d runs continued from a checkpoint", resumed, kills);
 }
 TEST_WAITS(kill_at_random_instants,
      "6 SIGKILLs of a rank or of all at random instants, 1 to 3 ranks, saves at once and in the background: --resume "

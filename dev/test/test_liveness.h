@@ -1,11 +1,11 @@
 // test_liveness.h: no rank waits for ever. In each kind of exchange one rank is stopped, killed, or stays away; every
-// other rank must end by itself, with its own exit code, and name it; and every rank that was not killed must leave a
-// flight record that tells the truth. Launchers that would end them are told not to.
+// other rank must end automatically, with its own exit code, and name it; and every rank that was not killed must leave
+// a flight record that tells the truth. Launchers that would end them are told not to.
 // Needs test_schedule.h, cli_helpers.h and test_kill.h.
 
 // ---- one world whose rank falls out --------------------------------------------------------------------------------
 // device: cpu, or streams (emulated CUDA). at: the exchange, in the second step, before which the victim falls out:
-// start (ranks agree on the run), busy (the others go on for ever), gather, reduce, chain, small, replay (while the
+// start (ranks agree on the run), busy (the others continue for ever), gather, reduce, chain, small, replay (while the
 // device runs a captured step), save, sync (of its part of a save), commit (of a save's trainer.json); or the op in
 // which it does: forward, backward, update, eval.
 // how: SIGSTOP, SIGKILL, or 0: it lives and does nothing.
@@ -47,7 +47,7 @@ static inline const char *liveness_sign() {
   snprintf(name, sizeof name, "fell.%d", (int)(liveness_fall.k - liveness_cases));
   return cli_path(name);
 }
-// The deadline becomes short only then, and begins then: a machine that is busy before is no hang.
+// The deadline becomes short only then, and starts then: a machine that is busy before is no hang.
 static inline void *liveness_watch(void *) {
   while (access(liveness_sign(), F_OK)) usleep(20000);
   liveness_progress();
@@ -151,7 +151,8 @@ static inline void liveness_arm(Fsdp *f) {
   f->watch.hooks.background = liveness_background;
 }
 // LIVENESS_CASE: which of the cases.
-TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_out runs, with a rank that falls out)") {
+TEST_MPI(liveness_once, 3, "a world that continues (what liveness_names_who_fell_out runs, with a rank that falls "
+         "out)") {
   const char *number = getenv("LIVENESS_CASE");
   static const LivenessCase healthy = {"cpu", "mpi", "", "", 0, 0};
   const LivenessCase *k = liveness_fall.k = number ? &liveness_cases[atoi(number)] : &healthy;
@@ -217,7 +218,7 @@ static inline void liveness_wait_for(int cases, bool victims, double limit_ms) {
         all = all && (liveness_code(i, r) >= 0 || (r == liveness_cases[i].victim && !victims));
   }
 }
-// Lets the rank that was stopped go on.
+// Lets the rank that was stopped continue.
 static inline void liveness_continue(int number) {
   char name[32];
   int pid = 0;
@@ -238,7 +239,7 @@ static const struct { const char *at, *place; } liveness_ops_fallen[] = {
     {"forward", "microbatch 0, forward of block 1, in attention_forward"},
     {"backward", "microbatch 0, backward of block 2, in attention_backward"},
     {"update", "update, in adamw_update"}, {"eval", "evaluation of block 1, in attention_forward"}};
-// Every rank but a killed one has left a record; each says why the run ended, and the victim's that it has begun, and
+// Every rank but a killed one has left a record; each says why the run ended, and the victim's that it has started, and
 // not ended, the collective in which it fell out, or called the op. The records belong together.
 static inline void liveness_expect_flights(int number, const char *what) {
   const LivenessCase *k = &liveness_cases[number];
@@ -273,10 +274,10 @@ static inline void liveness_expect_flights(int number, const char *what) {
   EXPECT(flight_compare(r, count, &error), "%s: %s", what, error.text);
   const FlightRow *agreed, *differs = flight_difference(r, count, &agreed);
   EXPECT(!liveness_collective(k) || agreed, "%s: the records have no collective in common", what);
-  for (int i = 0; i < count && differs; i++) {   // nobody began what others began as something else
+  for (int i = 0; i < count && differs; i++) {   // nobody started what others started as something else
     int at = 0;
     const FlightRow *here = flight_from(&r[i], differs, &at);
-    EXPECT(!here || flight_same(here, differs), "%s: rank %d began another collective %d", what, r[i].rank,
+    EXPECT(!here || flight_same(here, differs), "%s: rank %d started another collective %d", what, r[i].rank,
            here->number);
   }
   for (FlightRecord &x : r) flight_close(&x);
@@ -306,8 +307,8 @@ static inline void liveness_expect(int number, const CliRun *run) {
 }
 TEST_WAITS(liveness_names_who_fell_out,
      "a rank stopped, killed or absent at each kind of exchange, on a CPU, over emulated CUDA, NCCL and graphs: every "
-     "other rank ends by itself with the code for that, and one report names it; one that was stopped ends when it "
-     "goes on; all but killed ones leave a true flight record") {
+     "other rank ends automatically with the code for that, and one report names it; one that was stopped ends when it "
+     "continues; all but killed ones leave a true flight record") {
   static CliRun run[LIVENESS_CASES];
   char code[512];
   const char *mpirun = getenv("MPIRUN");
@@ -449,7 +450,7 @@ static inline void liveness_ends_slowly() {
 }
 TEST_WAITS(liveness_knows_what_is_no_hang,
      "a rank that makes no progress ends with the code for that, whatever it draws, and though its report blocks; one "
-     "that was stopped for longer than the deadline and goes on, or whose reader takes longer, does not") {
+     "that was stopped for longer than the deadline and continues, or whose reader takes longer, does not") {
   liveness_fill(4096);
   const pid_t prints = liveness_child(3, liveness_prints), stops = liveness_child(3, liveness_stops);
   static const struct { void (*lives)(); const char *what; } table[] = {
@@ -563,7 +564,7 @@ static inline LivenessFrame liveness_heard(int kind) {
 }
 // Connects, says two frames, the first as `rank`, and is turned away. run: the key by which it proves that it is rank
 // `proves`; NULL: it says an end, or a second hello.
-static inline void liveness_is_refused(const NetAddress *at, int rank, int first, int second, const ProveKey *run,
+static inline void liveness_is_rejected(const NetAddress *at, int rank, int first, int second, const ProveKey *run,
                                        int proves = 1) {
   LivenessFrame f = {}, got;
   Prove p;
@@ -579,8 +580,8 @@ static inline void liveness_is_refused(const NetAddress *at, int rank, int first
     memcpy(f.proof, run ? prove_take(&p, got.kind, got.proof, PROVE_NONCE).bytes : got.proof, PROVE_NONCE);
     liveness_tell(fd, &f);
   }
-  const bool refused = second == PROVE_PROOF;
-  EXPECT(!refused || liveness_told(fd, &got) == PROVE_REFUSED, "it got %d for a wrong proof", got.kind);
+  const bool rejected = second == PROVE_PROOF;
+  EXPECT(!rejected || liveness_told(fd, &got) == PROVE_REJECTED, "it got %d for a wrong proof", got.kind);
   const int kind = liveness_told(fd, &got);
   EXPECT(kind == 0, "rank %d, frames %d, %d: it got %d", rank, first, second, kind);
   close(fd);
@@ -604,7 +605,7 @@ static inline void liveness_other_user(const NetAddress *at) {
 }
 // Rank 1's end of a connection, at whose other end is a stranger that says `kind`, after a challenge or at once, with
 // what `who` proves by the key `run`, for rank `proves`.
-static inline void liveness_refuses(bool challenges, int kind, const char *who, const ProveKey *run,
+static inline void liveness_rejects(bool challenges, int kind, const char *who, const ProveKey *run,
                                     const ProveKey *right, int proves = 1) {
   LivenessLink k = {};
   LivenessFrame f = {};
@@ -633,23 +634,23 @@ TEST(liveness_hears_only_its_ranks,
   memcpy(guess.bytes, &hub.run, sizeof hub.run);
   for (const NetAddress *at : {&hub.local, &tcp}) {
     for (const int kind : {(int)FRAME_END, (int)PROVE_PROOF, (int)PROVE_WELCOME, (int)FRAME_GOODBYE, 0, 99})
-      liveness_is_refused(at, 1, kind, 0, NULL);
-    for (const int rank : {-1, 0, 3}) liveness_is_refused(at, rank, PROVE_HELLO, 0, NULL);
+      liveness_is_rejected(at, 1, kind, 0, NULL);
+    for (const int rank : {-1, 0, 3}) liveness_is_rejected(at, rank, PROVE_HELLO, 0, NULL);
     for (const int kind : {(int)PROVE_HELLO, (int)FRAME_END, (int)FRAME_BEAT, (int)PROVE_PROOF})
-      liveness_is_refused(at, 1, PROVE_HELLO, kind, NULL);
-    liveness_is_refused(at, 1, PROVE_HELLO, PROVE_PROOF, &hub.key, 2);
+      liveness_is_rejected(at, 1, PROVE_HELLO, kind, NULL);
+    liveness_is_rejected(at, 1, PROVE_HELLO, PROVE_PROOF, &hub.key, 2);
     for (const ProveKey *key : {&none, (const ProveKey *)&guess}) {
-      liveness_is_refused(at, 1, PROVE_HELLO, PROVE_PROOF, key);
+      liveness_is_rejected(at, 1, PROVE_HELLO, PROVE_PROOF, key);
       liveness_connect_ms = 100;
       EXPECT(liveness_connect(key, at, 1, 1) < 0, "rank 1 takes it for rank 0, whose key is another");
       liveness_connect_ms = patience_ms;
     }
   }
-  liveness_refuses(true, PROVE_WELCOME, "server", &guess, &hub.key);
-  liveness_refuses(true, PROVE_WELCOME, "client", &hub.key, &hub.key);
-  liveness_refuses(true, PROVE_WELCOME, "server", &hub.key, &hub.key, 2);
-  for (const int kind : {(int)PROVE_WELCOME, (int)PROVE_HELLO, (int)FRAME_BEAT, (int)PROVE_REFUSED})
-    liveness_refuses(kind != PROVE_WELCOME, kind, "server", &hub.key, &hub.key);
+  liveness_rejects(true, PROVE_WELCOME, "server", &guess, &hub.key);
+  liveness_rejects(true, PROVE_WELCOME, "client", &hub.key, &hub.key);
+  liveness_rejects(true, PROVE_WELCOME, "server", &hub.key, &hub.key, 2);
+  for (const int kind : {(int)PROVE_WELCOME, (int)PROVE_HELLO, (int)FRAME_BEAT, (int)PROVE_REJECTED})
+    liveness_rejects(kind != PROVE_WELCOME, kind, "server", &hub.key, &hub.key);
   snprintf(run, sizeof run, "%016llx", (unsigned long long)hub.run);
   EXPECT(!strstr(((sockaddr_un *)&hub.local.to)->sun_path + 1, run), "the socket's name is the run's number");
   if (!geteuid()) liveness_other_user(&hub.local);
@@ -781,7 +782,7 @@ TEST(liveness_tries_again,
 TEST(liveness_listens_where_it_was_told,
      "rank 0 listens for ranks of other hosts at each of its addresses that leads to them, not at all interfaces, and "
      "only at those of Open MPI's ..._if_include, or not of ..._if_exclude, by name or network; a choice that it has "
-     "no address of is refused by the variable's name") {
+     "no address of is rejected by the variable's name") {
   static const struct { const char *variable, *list; int chosen[3]; } table[] = {
       {"", "", {1, 1, 1}}, {"btl_tcp_if_include", "eth1", {0, 1, 0}}, {"btl_tcp_if_include", "lo,eth0", {1, 0, 1}},
       {"btl_tcp_if_include", "10.0.0.0/8", {1, 0, 0}}, {"btl_tcp_if_include", "10/8", {1, 0, 0}},

@@ -1,6 +1,6 @@
 // test_lora.h: adapters. Loss, gradients and ten steps beside PEFT's (dev/make_lora_fixture.py makes
 // dev/fixtures/lora_*); its files in and out; merged weights; bits over ranks, in test_modes.h too; a resumed run; what
-// is refused.
+// is rejected.
 
 static const struct { const char *name, *base; } lora_cases[] = {
     {"gpt2", "hf_untied"}, {"qwen3", "family_qwen3"}, {"llama", "family_llama"}, {"nanochat", "family_nanochat"}};
@@ -48,7 +48,7 @@ static inline void lora_compare_state(FamilyRun *x, SafetensorsFile *file, const
 
 TEST_MPI(lora_equals_peft, 1,
          "PEFT's adapters of GPT-2, Qwen 3, Llama and NanoChat, of all matrices and of some, beside PEFT: fp32 losses "
-         "of ten steps of AdamW within 1e-5, every gradient within 1e-5, the factors behind them within 1e-4; each "
+         "of ten steps of AdamW within 1e-5, every gradient within 1e-5, the factors after them within 1e-4; each "
          "instruction set, blocks recomputed, emulated CUDA; no frozen weight has a gradient or changes a bit") {
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/lora_expected.safetensors")) die_missing("%s", expected.error);
@@ -190,7 +190,8 @@ TEST_MPI(lora_reduces_adapters_alone, 3,
 
 TEST(lora_runs_resume_on_their_base,
      "a run with adapters, resumed on two ranks, ends with the bits of one that was never stopped; checkpoints have "
-     "adapters alone; another base is refused, by a checkpoint and by an exported adapter; so is what makes no sense") {
+     "adapters alone; another base is rejected, by a checkpoint and by an exported adapter; so is what makes no "
+     "sense") {
   const char *small = "--data random --batch_size 1 --seq_len 13 --global_batch 2 --eval_every -1 --sample_tokens 0 "
                       "--report off --max_steps 4";
   CliRun r;
@@ -228,7 +229,7 @@ TEST(lora_runs_resume_on_their_base,
   close(fd);
   mkdir(cli_path("theirs"), 0777);
   cli_write(cli_path("theirs/adapter_config.json"), "{}", 2);
-  const struct { const char *options; int code; const char *says; } refusals[] = {
+  const struct { const char *options; int code; const char *says; } rejections[] = {
       {"--init_from %s --resume @/whole/ckpt/latest --max_steps 6", 3, "are for other weights than those of"},
       {"--init_from %s --lora_from @/adapter", 3, "are for other weights than those of"},
       {"--init_from dev/fixtures/family_llama --lora_from @/adapter", 3, "expected"},
@@ -242,7 +243,7 @@ TEST(lora_runs_resume_on_their_base,
        "blocks, which are self_attn.q_proj, "},
       {"--init_from %s --lora 2 --lora_from @/adapter", 2, "--lora 2 contradicts "},
       {"--resume @/whole/ckpt/latest --lora 2 --max_steps 6", 2, "--lora 2 contradicts "}};
-  for (const auto &k : refusals) {
+  for (const auto &k : rejections) {
     char options[4096];
     snprintf(options, sizeof options, k.options, dir);
     CLI_RUN(&r, "%s %s %s --out %s", cli_ranks(0), small, cli_expand(options), cli_path("refused"));

@@ -83,7 +83,7 @@ TEST(machine_cgroup_in_a_container, "a container that sees only its own group, b
 TEST(machine_watch_bears_threads_that_end, "a watch after a thread has ended, whose time is gone, reports nothing") {
   CoreWatch w = {1000, UINT64_MAX / 2, UINT64_MAX / 2};          // as if ended threads had run for years
   EXPECT(core_watch(&w, 1000 + 2 * CORE_WATCH_MS) == -1, "a share of time that went backwards");
-  EXPECT(w.ran_ns < UINT64_MAX / 2, "the sums do not begin anew");
+  EXPECT(w.ran_ns < UINT64_MAX / 2, "the sums do not start anew");
 }
 
 // Leaves one core to the test and to what it starts from here on.
@@ -99,7 +99,7 @@ static void machine_train(CliRun *r, const char *threads) {
   cli_start(r, "exec %s --data random --threads %s --max_steps 1000000000 --sample_tokens 0 --eval_every -1 "
             "--save_every -1 --out %s", cli_program(), threads, cli_path(threads));
 }
-// Waits until the run has printed `text` or `limit_s` are over since it began.
+// Waits until the run has printed `text` or `limit_s` are over since it started.
 static void machine_wait_for(const CliRun *r, const char *text, double limit_s) {
   for (bool found = false; !found && now_ms() - r->since.ms < limit_s * 1e3; usleep(200000)) {
     CliRun grep;
@@ -111,23 +111,23 @@ static void machine_wait_for(const CliRun *r, const char *text, double limit_s) 
 TEST(machine_busy_cores_are_told,
      "a run whose core others take says so once; one with more threads than cores does not") {
   if (access("/proc/self/schedstat", R_OK)) SKIP("this kernel counts no waiting for cores (/proc/self/schedstat)");
-  static const char notice[] = "notice: the cores are busy with other programs";
+  static const char warning[] = "warning: the cores are busy with other programs";
   CliRun busy[2], one, two;
   machine_keep_one_core();
   for (CliRun &b : busy) cli_start(&b, "while :; do :; done");
   machine_train(&one, "1");
   machine_train(&two, "2");
-  machine_wait_for(&one, notice, 2 * CLI_LIMIT_S);               // after some seconds, where other tests leave cores
-  machine_wait_for(&two, notice, 7);             // both at once; by then it would have said it
+  machine_wait_for(&one, warning, 2 * CLI_LIMIT_S);              // after some seconds, where other tests leave cores
+  machine_wait_for(&two, warning, 7);            // both at once; by then it would have said it
   kill(-one.pid, SIGUSR1);                       // ends a run after its step
   kill(-two.pid, SIGUSR1);
   for (CliRun &b : busy) kill(-b.pid, SIGKILL);
   cli_wait(&one, 4 * CLI_LIMIT_S);
   cli_wait(&two, 4 * CLI_LIMIT_S);
   for (CliRun &b : busy) cli_wait(&b, CLI_LIMIT_S), cli_free(&b);
-  EXPECT(cli_count(one.text, notice) == 1, "1 thread on one core: said %d times: %s", cli_count(one.text, notice),
+  EXPECT(cli_count(one.text, warning) == 1, "1 thread on one core: said %d times: %s", cli_count(one.text, warning),
          one.text);
-  EXPECT(cli_count(two.text, notice) == 0, "2 threads on one core: said: %s", two.text);
+  EXPECT(cli_count(two.text, warning) == 0, "2 threads on one core: said: %s", two.text);
   EXPECT(one.code == EXIT_SAVED && two.code == EXIT_SAVED, "they ended with %d and %d: %s%s", one.code, two.code,
          one.text, two.text);
   cli_free(&one);
@@ -189,16 +189,16 @@ static void say_across_the_line(bool launched) {
   terminal.out = terminal.err = true;
   terminal.launched = launched;
   line_draw("[###...] step 1/9  loss 1", false);
-  say_error("notice: one\n");
+  say_error("warning: one\n");
   line_draw("[####..] step 2/9  loss 2", false);
-  say("notice: two %s\n", "\033[31mred");
+  say("warning: two %s\n", "\033[31mred");
   line_draw("saving: 50 % of 3 GB", true);
-  say_error("notice: three\n");
+  say_error("warning: three\n");
   line_draw("saving: 70 % of 3 GB and more", true);
   line_draw("saving: 71 %", true);
   line_draw("[#####.] step 3/9  loss 3", false);
   error_hook = say_error_line;
-  warn("notice: four");
+  warn("warning: four");
   line_draw("[######] step 4/9  loss 4", false);
   const struct winsize narrow = {24, 10, 0, 0};
   ioctl(STDOUT_FILENO, TIOCSWINSZ, &narrow);
@@ -208,7 +208,7 @@ static void say_across_the_line(bool launched) {
 }
 
 TEST(report_nothing_is_written_across_the_line,
-     "output to stdout and stderr while the line is on the terminal begins a row; a temporary line leaves nothing; a "
+     "output to stdout and stderr while the line is on the terminal starts a row; a temporary line leaves nothing; a "
      "signal that ends the process ends the line") {
   static Screen s;
   for (bool launched : {false, true}) {
@@ -224,7 +224,7 @@ TEST(report_nothing_is_written_across_the_line,
       _exit(1);
     }
     // What is still under way to the master when the last slave closes may be lost: this one stays open, and writes a
-    // mark behind all.
+    // mark after all.
     const int held = open(slave, O_RDWR | O_NOCTTY);
     size_t n = 0;
     int status = 0;
@@ -241,9 +241,9 @@ TEST(report_nothing_is_written_across_the_line,
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it did not end by its signal");
     screen_open(&s, 80);
     screen_put(&s, text, n);
-    static const char *const rows[] = {"[###...] step 1/9  loss 1", "notice: one", "[####..] step 2/9  loss 2",
-                                       "notice: two \\x1b[31mred", "notice: three", "[#####.] step 3/9  loss 3",
-                                       "notice: four", "[######] step 4/9  loss 4", "[######] ", ""};
+    static const char *const rows[] = {"[###...] step 1/9  loss 1", "warning: one", "[####..] step 2/9  loss 2",
+                                       "warning: two \\x1b[31mred", "warning: three", "[#####.] step 3/9  loss 3",
+                                       "warning: four", "[######] step 4/9  loss 4", "[######] ", ""};
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
       EXPECT(!strcmp(s.text[i], rows[i]), "row %d: '%s', must be '%s'", i, s.text[i], rows[i]);
     EXPECT(s.escapes == 0 && s.column == 0, "the cursor is left in column %d, %d escapes", s.column, s.escapes);

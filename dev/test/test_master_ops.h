@@ -139,7 +139,7 @@ static inline void master_check_optimizer(OpRun r, int kind, int64_t n) {
     float *w = (float *)plain.data, *g = (float *)grad.data;
     if (!op_state.skip) master_plain(kind, w, (float *)m[0].data, (float *)v[0].data, g, n);
     master_update(&c, kind, rounded, whole, m[1], v[1], grad);
-    for (int64_t at = 0, k; at < n; at += k) {   // in parts that begin anywhere
+    for (int64_t at = 0, k; at < n; at += k) {   // in parts that start anywhere
       k = min64(at % 2 ? 4111 : 1237, n - at);
       const Tensor part[] = {param, low, m[2], v[2], grad};
       Tensor s[5];
@@ -167,7 +167,7 @@ static inline void master_check_optimizer(OpRun r, int kind, int64_t n) {
 
 TEST(master_halves_are_updated_as_masters,
      "AdamW and SGD on bf16 parameters and low halves: after each step the masters, parameters and moments of a plain "
-     "loop over fp32, and the parameters that fp32 masters get, on every table, wherever a range begins") {
+     "loop over fp32, and the parameters that fp32 masters get, on every table, wherever a range starts") {
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
     for (int kind = 0; kind < 3; kind++)
       for (int64_t n : {1, 15, 1000, 20011}) master_check_optimizer(r, kind, n);

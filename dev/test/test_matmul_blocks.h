@@ -54,7 +54,7 @@ static double *blocks_case_sums(const BlocksCase *x, Tensor w, int64_t rows, boo
 }
 static bool blocks_same_number(double a, double b) { return a == b || (a != a && b != b); }
 // Columns 3 .. 3 + N of got are those of want, or with sums those within the bound: K products and sums, the bias, and
-// of what follows six; one rounding to the dtype. What lies beside them is as it was.
+// of what follows six; one rounding to the dtype. What is beside them is as it was.
 static void blocks_expect_product(const char *what, Tensor got, Tensor want, const double *sums, double scale) {
   const int64_t N = want.shape[1], n_all = got.shape[1];
   int64_t bad = -1;
@@ -109,7 +109,7 @@ TEST(matmul_blocks_is_the_expanded_product,
       op_free_all();
     }
 }
-// One matrix of three of different types, whose rows begin inside of vectors and pairs, and rows of zeros behind them.
+// One matrix of three of different types, whose rows start inside of vectors and pairs, and rows of zeros after them.
 static QuantMatrix quant_case(const int *types, Dtype dtype, int64_t K, Tensor *expanded, int64_t zeros) {
   static const int64_t rows[3] = {37, 22, 5};
   QuantMatrix q = {};

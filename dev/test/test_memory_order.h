@@ -16,7 +16,7 @@
 //   FlightRing.count (watch/flight.h)   written release, and a release fence before the next entry; read acquire, and
 //                          an acquire fence after the entry: entries, and that they were not written again meanwhile
 //   WORD_SET, WORD_GET     release, acquire: what a rank says of itself, in the order in which it was set
-// Other shared words are counts and marks without data behind them (thread_tasks, bytes_done, cancelled): atomic,
+// Other shared words are counts and marks without data after them (thread_tasks, bytes_done, cancelled): atomic,
 // without an order.
 //
 // The model is that of Armv8 (Pulte et al. 2018, "Simplifying ARM concurrency"): a store is seen by all others at once,

@@ -2,7 +2,7 @@
 // factors with their values makes rows; a row is a run. Each run must give the bits of the plainest run of the same
 // arithmetic, the traffic of its formula on every rank and step, and memory as planned.
 //
-//   1 factors      the table; a row as options; refusals of options_resolve
+//   1 factors      the table; a row as options; rejections of options_resolve
 //   2 covering     a set of rows in which every legal pair of values of two factors occurs
 //   3 runs         the set, by number of ranks; all combinations, as far as time allows, in tests ending in _all
 //   4 units        the parameters that --wrap and --freeze choose
@@ -50,7 +50,7 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
         "bias=qkvo mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
     {OPT_dropout, 2, {"0", "0.1"}},
     {OPT_optimizer, 3, {"adamw", "sgd", "muon"}},
-    {OPTION_COUNT, 2, {"several microbatches a rank", "one microbatch a rank"}},
+    {OPTION_COUNT, 2, {"several microbatches per rank", "one microbatch per rank"}},
     {OPTION_COUNT, 2, {"reductions in one round", "reductions in rounds of 384"}},
     {OPTION_COUNT, 2, {"one thread", "two threads"}}};
 
@@ -85,7 +85,7 @@ static inline void mode_text(char *to, size_t bytes, const CoverRow *r) {
   }
 }
 
-// The row's options with M microbatches a step, resolved. False with the refusal in `error`.
+// The row's options with M microbatches per step, resolved. False with the rejection in `error`.
 static inline bool mode_options(Options *o, const CoverRow *r, int M, Error *error) {
   static Options base;
   if (!base.n_layer) {
@@ -124,11 +124,11 @@ static inline bool names_an_option(const char *text) {
 // Every value of every factor has a number; a pair of two factors' values is legal if some legal row has both.
 enum { MODE_NUMBERS_MAX = 96, MODE_ROWS_MAX = 512, MODE_CORES_MAX = 1 << 15 };
 struct ModePairs { bool has[MODE_NUMBERS_MAX][MODE_NUMBERS_MAX]; };
-// cores: the legal rows of the factors before MODE_SHARD, the others at their first value. refused: number of illegal
-// ones; unnamed: number of refusals among these that name no option.
+// cores: the legal rows of the factors before MODE_SHARD, the others at their first value. rejected: number of illegal
+// ones; unnamed: number of rejections among these that name no option.
 struct ModeSet {
   CoverRow core[MODE_CORES_MAX], row[MODE_ROWS_MAX];
-  int cores, rows, refused, unnamed;
+  int cores, rows, rejected, unnamed;
   ModePairs legal;
 };
 
@@ -146,12 +146,12 @@ static inline int mode_draw(uint64_t *state, int below) {
 static inline void modes_ask(ModeSet *s) {
   static Options o;
   CoverRow r = {};
-  s->cores = s->refused = s->unnamed = 0;
+  s->cores = s->rejected = s->unnamed = 0;
   for (int f = 0; f < MODE_SHARD;) {
     Error error = {};
     if (mode_options(&o, &r, mode_microbatches(&r), &error)) s->core[s->cores++] = r;
     else {
-      s->refused++;
+      s->rejected++;
       s->unnamed += !names_an_option(error.text);
     }
     for (f = 0; f < MODE_SHARD && ++r.value[f] == mode_factors[f].values; f++) r.value[f] = 0;
@@ -254,7 +254,7 @@ static inline void modes_cover(ModeSet *s) {
 
 TEST(modes_covering_set_is_complete,
      "every legal pair of two factors' values is in a row of the covering set, and no row can be removed; every "
-     "refusal names an option; a legal core combines with all values of the other factors") {
+     "rejection names an option; a legal core combines with all values of the other factors") {
   static ModeSet s;
   static Options o;
   char text[1024];
@@ -267,16 +267,16 @@ TEST(modes_covering_set_is_complete,
   for (int i = 0; i < s.rows; i++) {
     EXPECT(modes_missing(&s, i), "nothing is missing without row %d", i);
     mode_text(text, sizeof text, &s.row[i]);
-    EXPECT(mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error), "%s is refused: %s", text, error.text);
+    EXPECT(mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error), "%s is rejected: %s", text, error.text);
   }
-  EXPECT(s.cores > 500 && s.refused > 500, "%d of %d combinations are refused", s.refused, s.cores + s.refused);
-  EXPECT(!s.unnamed, "%d of %d refusals name no option", s.unnamed, s.refused);
+  EXPECT(s.cores > 500 && s.rejected > 500, "%d of %d combinations are rejected", s.rejected, s.cores + s.rejected);
+  EXPECT(!s.unnamed, "%d of %d rejections name no option", s.unnamed, s.rejected);
   for (int f = 0; f < MODE_SHARD; f++) for (int v = 0; v < mode_factors[f].values; v++) {
     bool occurs = false;
     for (int i = 0; i < s.cores && !occurs; i++) occurs = s.core[i].value[f] == v;
     EXPECT(occurs, "no legal row has '%s'", mode_factors[f].value[v]);
   }
-  printf("%d legal cores, %d refused, %d rows\n", s.cores, s.refused, s.rows);
+  printf("%d legal cores, %d rejected, %d rows\n", s.cores, s.rejected, s.rows);
 }
 
 // ================================================================================================ 3 runs
@@ -318,7 +318,7 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   Error error = {};
   mode_text(what, sizeof what, r);
   memset(result, 0, sizeof *result);
-  REQUIRE(mode_options(&o, r, M, &error), "%s is refused: %s", what, error.text);
+  REQUIRE(mode_options(&o, r, M, &error), "%s is rejected: %s", what, error.text);
   trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1 + r->value[MODE_THREADS]);
   for (int i = 0; i < MEM_COUNT; i++)
     EXPECT(t.run.plan.planned_bytes[i] == t.run.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
@@ -615,8 +615,8 @@ TEST(wrap_min_params_is_torchs,
 
 TEST(freeze_globs_name_what_is_frozen,
      "--freeze freezes what its globs match, by whole names or by the names of modules; a glob without a match, and "
-     "one that leaves nothing to train, are refused by name") {
-  static const struct { const char *globs, *refusal; int frozen; const char *one, *not_one; } cases[] = {
+     "one that leaves nothing to train, are rejected by name") {
+  static const struct { const char *globs, *rejection; int frozen; const char *one, *not_one; } cases[] = {
       {"wte,h.0.*,*.ln_*", NULL, 17, "h.1.ln_2.bias", "ln_f.weight"}, {"*.weight", NULL, 15, "wpe.weight", "ln_f.bias"},
       {"ln_f", NULL, 2, "ln_f.bias", "h.0.ln_1.bias"},  {"h.?.attn.c_proj.bias", NULL, 2, "h.1.attn.c_proj.bias",
                                                          "h.1.attn.c_proj.weight"},
@@ -633,7 +633,7 @@ TEST(freeze_globs_name_what_is_frozen,
     options_default(&o, &trainer_table);
     snprintf(o.freeze, sizeof o.freeze, "%s", k.globs);
     const bool fits = param_groups(&o, param, params, &error);
-    EXPECT(fits == !k.refusal && (fits || strstr(error.text, k.refusal)), "--freeze %s: '%s'", k.globs, error.text);
+    EXPECT(fits == !k.rejection && (fits || strstr(error.text, k.rejection)), "--freeze %s: '%s'", k.globs, error.text);
     for (int i = 0; i < params; i++) {
       frozen += param[i].frozen;
       EXPECT(param[i].frozen || strcmp(param[i].name, k.one), "--freeze %s: %s is not frozen", k.globs, k.one);
@@ -734,7 +734,7 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
   return s;
 }
 
-// Ranks of one host read shards in place, unless told to copy them or to send messages.
+// Ranks of one host read shards zero-copy, unless told to copy them or to send messages.
 static inline bool stated_in_place(const Options *o) { return o->shm == OPT_shm_on; }
 
 // How often each block is gathered while its slot holds another: forward from 0, backward from the top.
@@ -778,7 +778,7 @@ static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *sta
 }
 
 // The tensors of a block of R rows, each with the lowest level of --recompute (none 0, gelu, norm, mlp, block 4) that
-// recomputes it; they begin on 256 bytes.
+// recomputes it; they start on 256 bytes.
 enum { STATED_TENSORS = 13 };
 struct StatedTensor { int64_t bytes; int from; };
 static inline void stated_tensors(int64_t R, int64_t b, StatedTensor *t) {
@@ -866,7 +866,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
     bytes[MEM_GRADS] += (whole && in_whole ? x->sent_trained : x->trained) * 4;
     bytes[in_whole ? MEM_PEERS_GRADS : MEM_ROOT_GRADS] += !whole ? 0 : in_whole ? (x->grads - x->sent_trained) * 4
                                                                                  : x->grads * 4;
-    // The shard of a block that is reduced once a step, separate from its whole gradient, is free until then.
+    // The shard of a block that is reduced once per step, separate from its whole gradient, is free until then.
     if (s) lent[s] = lent[s - 1] + (!k->local && in_whole ? x->trained * 4 : 0);
     if (s) slot = max64(slot, x->whole_bytes), grads = max64(grads, x->grads), expanded = max64(expanded, x->expanded);
     chunk = max64(chunk, x->trained);
@@ -1043,7 +1043,7 @@ TEST_MPI(accumulated_gradients_are_sums_of_microbatches, 6,
   free(all);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-// Options as `world` ranks see them, `per_host` on each host (0: unequal numbers). `error` gets the refusal, or "" if
+// Options as `world` ranks see them, `per_host` on each host (0: unequal numbers). `error` gets the rejection, or "" if
 // there is none.
 static inline void modes_resolve(Options *o, int world, int per_host, const char *options, Error *error) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
@@ -1055,8 +1055,8 @@ static inline void modes_resolve(Options *o, int world, int per_host, const char
   if (options_parse(o, &trainer_table, argc, argv, error)) options_resolve(o, world, per_host, error);
 }
 
-TEST(modes_that_cannot_work_are_refused,
-     "each wrong or contradictory option of the modes, and each that would have no effect: refused by name, based on "
+TEST(modes_that_cannot_work_are_rejected,
+     "each wrong or contradictory option of the modes, and each that would have no effect: rejected by name, based on "
      "options and number of ranks alone") {
   static const struct { int world, per_host; const char *options, *line; } table[] = {
       {4, 4, "--strategy full-shar", "--strategy 'full-shar' is not known: choose one of full_shard|shard_grad_op|"
@@ -1117,7 +1117,7 @@ TEST(modes_that_cannot_work_are_refused,
        "--strategy zero1 keeps all 4 blocks whole: --gather_slots 3 does not go with it"},
       {2, 2, "--reshard_after_forward off --gather_slots 1",
        "--reshard_after_forward off keeps all 4 blocks whole: --gather_slots 1 does not go with it"},
-      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds up whole gradients and reduces once a "
+      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds up whole gradients and reduces once per "
        "step: it does not go with --accumulate sharded"},
       {2, 2, "--strategy ddp --gather_slots 2",
        "--strategy ddp keeps every parameter whole on each rank: --gather_slots has no effect"},
@@ -1125,12 +1125,12 @@ TEST(modes_that_cannot_work_are_refused,
        "--strategy no_shard keeps every parameter whole on each rank: --reshard_after_forward has no effect"},
       {4, 4, "--mesh 4x1 --gather_slots 2",
        "--mesh 4x1 keeps every parameter whole on each rank: --gather_slots has no effect"},
-      {2, 2, "--wrap model --gather_slots 2", "--wrap model leaves no unit inside a block: all is gathered once a step "
-       "and stays whole, --gather_slots has no effect"},
+      {2, 2, "--wrap model --gather_slots 2", "--wrap model leaves no unit inside a block: all is gathered once per "
+       "step and stays whole, --gather_slots has no effect"},
       {4, 4, "--wrap model --reshard_after_forward 2", "--wrap model leaves no unit inside a block: all is gathered "
-       "once a step and stays whole, --reshard_after_forward has no effect"},
+       "once per step and stays whole, --reshard_after_forward has no effect"},
       {4, 4, "--wrap min_params:1e9 --reshard_after_forward on", "--wrap min_params:1e9 leaves no unit inside a block: "
-       "all is gathered once a step and stays whole, --reshard_after_forward has no effect"},
+       "all is gathered once per step and stays whole, --reshard_after_forward has no effect"},
       {2, 2, "--offload optimizer --device cpu",
        "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
       {2, 2, "--offload params --graph on",

@@ -291,7 +291,7 @@ TEST_HOT static void muon_singular(MuonMatrix x, double *smallest, double *large
     *smallest = fmin(*smallest, value), *largest = fmax(*largest, value);
   }
 }
-// How far `steps` exact steps can carry two matrices apart, whose singular values lie in [low, high], per unit of their
+// How far `steps` exact steps can carry two matrices apart, whose singular values are in [low, high], per unit of their
 // distance (Frobenius norm): a step acts on singular values as f(x) = a x + b x^3 + c x^5, an odd function, so the
 // factor is the largest difference quotient of f o ... o f on [-high, -low] and [low, high] (Higham, "Functions of
 // Matrices", 2008, chapter 3, and Noferini 2017 for generalised matrix functions): the largest derivative, or f(x) / x.

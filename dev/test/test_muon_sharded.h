@@ -20,8 +20,9 @@ static inline int muon_by_name(const void *a, const void *b) {
   return x->param != y->param ? x->param - y->param : x->part - y->part;
 }
 TEST(muon_owners_are_balanced,
-     "matrices dealt to 1 to 1024 ranks: every matrix has one owner; no rank has more than the largest matrix's cost "
-     "above another; each takes its matrices one a round, from the first; the order they come in decides nothing") {
+     "matrices assigned to 1 to 1024 ranks: every matrix has one owner; no rank has more than the largest matrix's "
+     "cost above another; each takes its matrices one per round, from the first; the order they come in decides "
+     "nothing") {
   static OwnedMatrix x[512], again[512];
   for (int blocks : {1, 4, 12, 48}) for (int world : {1, 2, 3, 5, 6, 8, 24, 64, 288, 300, 1024}) {
     const int n = muon_matrices(x, blocks, 768);
@@ -82,7 +83,7 @@ TEST(muon_matrices_are_whole_in_runs,
         Span run, all;
         for (int i = 0; i < world; i++) {
           if (!owned_run(t.fsdp, x, i, &run)) continue;
-          EXPECT(run.in_range == at, "%s: rank %d's run begins at %lld, not %lld", p->name, i, (long long)run.in_range,
+          EXPECT(run.in_range == at, "%s: rank %d's run starts at %lld, not %lld", p->name, i, (long long)run.in_range,
                  (long long)at);
           REQUIRE(shard_run(&t.fsdp->lay.unit[p->unit], p, i, &all), "%s", p->name);
           EXPECT(x->first + run.in_range - all.in_range == run.in_piece - all.in_piece, "%s: a run is elsewhere",
@@ -133,13 +134,13 @@ TEST(muon_takes_the_bytes_stated_here,
   }
 }
 TEST(muon_says_which_parameters_it_has,
-     "the start names the matrices, those that are frozen left out; options of Muon without it are refused") {
+     "the startup log shows the matrices, those that are frozen left out; options of Muon without it are rejected") {
   static Trainer t;
   const struct { const char *extra, *words; } cases[] = {
-      {"", "h.*.attn.c_attn (q, k, v apart), h.*.attn.c_proj, h.*.mlp.c_fc, h.*.mlp.c_proj, 24 matrices, at most 12 a "
-           "rank; AdamW for all the rest"},
+      {"", "h.*.attn.c_attn (q, k, v apart), h.*.attn.c_proj, h.*.mlp.c_fc, h.*.mlp.c_proj, 24 matrices, at most 12 "
+           "per rank; AdamW for all the rest"},
       {"--freeze h.0.*,h.1.mlp.c_fc,*.attn.c_proj", "h.*.attn.c_attn (q, k, v apart) (of 3 of 4 blocks), "
-       "h.*.mlp.c_proj (of 3 of 4 blocks), h.*.mlp.c_fc (of 2 of 4 blocks), 14 matrices, at most 8 a rank; AdamW for "
+       "h.*.mlp.c_proj (of 3 of 4 blocks), h.*.mlp.c_fc (of 2 of 4 blocks), 14 matrices, at most 8 per rank; AdamW for "
        "all the rest"},
       {"--freeze h.*", "nothing: all matrices of blocks are frozen; AdamW for all the rest"}};
   for (const auto &k : cases) {

@@ -1,7 +1,7 @@
 // test_nf4.h: bitsandbytes' NF4 weights are the numbers that bitsandbytes makes of them, on any ranks; what lies is
-// refused. dev/make_nf4_fixture.py writes the fixtures.
+// rejected. dev/make_nf4_fixture.py writes the fixtures.
 
-// Each tensor of nf4_plain and nf4_nested, as it lies in the shards of all ranks of the test.
+// Each tensor of nf4_plain and nf4_nested, as stored in the shards of all ranks of the test.
 static void nf4_expect_values() {
   const TokText file = tok_fixture("nf4_expected.json");
   cJSON *root = cJSON_Parse((const char *)file.bytes), *variant;
@@ -36,9 +36,9 @@ static void nf4_expect_values() {
 TEST_MPI(nf4_ranks_1, 1, "weights in NF4, with plain and with nested scales, are bitsandbytes' numbers, bit for bit") {
   nf4_expect_values();
 }
-TEST_MPI(nf4_ranks_3, 3, "and so on three ranks, whose shards begin inside blocks") { nf4_expect_values(); }
+TEST_MPI(nf4_ranks_3, 3, "and so on three ranks, whose shards start inside blocks") { nf4_expect_values(); }
 
-// What a changed copy of a fixture is refused with; "": it is not. from: text of the same length, in a file of it.
+// What a changed copy of a fixture is rejected with; "": it is not. from: text of the same length, in a file of it.
 static const char *nf4_fault(const char *name, const char *file, const void *from, const void *to, size_t n) {
   static Error error;
   char dir[600], path[700];
@@ -61,12 +61,12 @@ static const char *nf4_fault(const char *name, const char *file, const void *fro
   if (!import_open(&s, dir, &error)) return error.text;
   Param *param = ix_params(s.shape, &params);
   if (import_map(&s, param, params, &map, &error)) tensor_map_free(&map);
-  EXPECT(strstr(s.notice, "7 matrices in NF4 (bitsandbytes) are dequantized"), "%s", s.notice);
+  EXPECT(strstr(s.warning, "7 matrices in NF4 (bitsandbytes) are dequantized"), "%s", s.warning);
   free(param);
   import_close(&s);
   return error.text;
 }
-TEST(nf4_refusals, "other quantizations, states that lie, missing scales and another code are refused by name") {
+TEST(nf4_rejections, "other quantizations, states that lie, missing scales and another code are rejected by name") {
   static const struct { const char *file, *from, *to, *says; } cases[] = {
       {"config.json", "\"nf4\"", "\"fp4\"", "\"bitsandbytes\" in 4 bits, fp4: of quantized weights"},
       {"config.json", "\"uint8\"", "\"bf16x\"", "in 4 bits, bf16x"},

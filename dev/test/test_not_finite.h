@@ -305,7 +305,7 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
       kill_world_close(&w);
       EXPECT(access(path, F_OK), "--on_nan stop has saved a checkpoint");
       rare_open(&w, comm, out, "--on_nan dump --save_every -1");
-      EXPECT(trainer_loop(&w.t, test_run(&w.t, &w.saver, &w.log)) == EXIT_NOT_FINITE, "it goes on");
+      EXPECT(trainer_loop(&w.t, test_run(&w.t, &w.saver, &w.log)) == EXIT_NOT_FINITE, "it continues");
       kill_world_close(&w);
       MPI_Comm_free(&comm);
       if (!w.rank) rare_expect_json(out, world);
@@ -330,7 +330,7 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
 }
 TEST_MPI(not_finite_in_a_replayed_graph, 3,
          "steps with such a token that are replayed as a graph, over emulated NCCL: left out, named as on a CPU, and "
-         "the next replays go on with the CPU's bits") {
+         "the next replays continue with the CPU's bits") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
   static Trainer t;

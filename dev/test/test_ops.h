@@ -567,7 +567,7 @@ static void ops_check_sgd(Dtype dtype, int64_t n, float momentum, bool cast) {
       }
     }
     if (op_run_is_first(r)) {
-      // Four operations a step; |g| < 5, so |b| < 5 / (1 - 0.9) and an update is below 0.05 times that.
+      // Four operations per step; |g| < 5, so |b| < 5 / (1 - 0.9) and an update is below 0.05 times that.
       op_expect_close(op_where("sgd p", r, F32), p, rp, 4 * steps, ops_largest(rp, n) + 2.5 * steps);
       if (buffer.data) op_expect_close(op_where("sgd momentum", r, F32), buffer, rb, 4 * steps, 50.0);
       if (cast) op_expect_close(op_where("sgd param", r, dtype), param, op_fp64(p), 0);

@@ -1,7 +1,7 @@
 // test_options.h: what people type first works, or gets the right answer: other programs' names and values, --config,
 // OUT/options.txt, --help.
 
-// Options from a command line of these words; the refusal in `error`, "" if there is none.
+// Options from a command line of these words; the rejection in `error`, "" if there is none.
 static inline void options_typed(Options *o, const char *words, Error *error) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
   int argc = 1;
@@ -9,7 +9,7 @@ static inline void options_typed(Options *o, const char *words, Error *error) {
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   error->text[0] = 0;
   EXPECT(options_parse(o, &trainer_table, argc, argv, error) == !error->text[0],
-         "%s: a refusal without a line, or both", words);
+         "%s: a rejection without a line, or both", words);
 }
 
 static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
@@ -64,7 +64,7 @@ TEST(options_are_taken_as_they_are_typed,
   }
 }
 
-TEST(options_are_refused_with_the_right_line,
+TEST(options_are_rejected_with_the_right_line,
      "a wrong option or value is answered with what to type: by meaning first, then by spelling") {
   static const struct { const char *typed, *line; } table[] = {
       {"--", "'--' names no option: options are like --lr 0.001, see --help"},
@@ -204,14 +204,14 @@ TEST(options_of_fine_tuning_programs,
 }
 
 TEST(options_of_zero_are_given,
-     "0 is never taken for an option that was not given: it is obeyed, or refused by name; so is an empty text, also "
+     "0 is never taken for an option that was not given: it is obeyed, or rejected by name; so is an empty text, also "
      "in a file of options") {
-  static const char *const refused[] = {"epochs", "max_steps", "grad_accum", "global_batch", "test_batch_size",
+  static const char *const rejected[] = {"epochs", "max_steps", "grad_accum", "global_batch", "test_batch_size",
                                         "tokens", "lora_alpha", "lr", "n_kv_head", "norm_eps", "ranks_per_host"};
   static Options o;
   char words[256], *none[] = {(char *)"test"};
   Error error = {};
-  for (const char *name : refused) {
+  for (const char *name : rejected) {
     snprintf(words, sizeof words, "--%s 0", name);
     options_typed(&o, words, &error);
     EXPECT(strstr(error.text, " 0 is out of range: ") && strstr(error.text, "leave it out for the default"), "%s: '%s'",
@@ -245,7 +245,7 @@ TEST(options_of_zero_are_given,
 }
 
 TEST(cli_vocabularies_beside_a_tokenizer,
-     "--vocab_size beside --tokenizer, of a text, packed texts and token files: refused where it is smaller, padding "
+     "--vocab_size beside --tokenizer, of a text, packed texts and token files: rejected where it is smaller, padding "
      "where it is larger; options.txt says it, and a resumed run has it") {
   CliRun r;
   char ask[1200];
@@ -265,9 +265,9 @@ TEST(cli_vocabularies_beside_a_tokenizer,
     EXPECT(strstr(r.text, "vocab 600"), "%s: %.2000s", data, r.text);
     cli_free(&r);
   }
-  const CliRefusal encode = {0, "--encode o README.md --tokenizer dev/fixtures/tokenizer_smollm2.json --vocab_size "
+  const CliRejection encode = {0, "--encode o README.md --tokenizer dev/fixtures/tokenizer_smollm2.json --vocab_size "
                              "600", 2, "--vocab_size is of a tokenizer that is trained..."};
-  cli_expect_refusals(&encode, 1);
+  cli_expect_rejections(&encode, 1);
 }
 
 TEST(options_of_other_programs_are_told_whole,
@@ -312,18 +312,18 @@ TEST(options_of_other_programs_are_told_whole,
   fail(&error, "as it was");
   options_whole_line(3, plain, &error);
   EXPECT(!strcmp(error.text, "as it was"), "it became %s", error.text);
-  static const CliRefusal refused[] = {
+  static const CliRejection rejected[] = {
       {2, "--init_from scratch", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."},
       {0, "-h 1 -b 4", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."}};
-  cli_expect_refusals(refused, 2);
+  cli_expect_rejections(rejected, 2);
   char line[700];
   options_write_text(cli_path("scratch.txt"), "init_from = scratch\n");
   snprintf(line, sizeof line, "%s:1: --init_from names weights; scratch: leave it out, new weights are the default",
            cli_path("scratch.txt"));
   char options[700];
   snprintf(options, sizeof options, "--config %s", cli_path("scratch.txt"));
-  const CliRefusal in_file = {0, options, 2, line};
-  cli_expect_refusals(&in_file, 1);
+  const CliRejection in_file = {0, options, 2, line};
+  cli_expect_rejections(&in_file, 1);
 }
 
 TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run had no value of is told to be new") {
@@ -335,9 +335,10 @@ TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run
   option_start(&start, &first, true);
   options_typed(&then, "--resume x --no_decay wpe --lr_scale=", &error);
   EXPECT(!error.text[0] && start_options(&start, &then, &error), "%s", error.text);
-  EXPECT(strstr(start.notices, "--no_decay wpe is new, the checkpoint's run had none: the run continues differently") &&
-             strstr(start.notices, "--lr_scale '' replaces the checkpoint's wte=2: the run continues differently"),
-         "it says %s", start.notices);
+  EXPECT(strstr(start.warnings, "--no_decay wpe is new, the checkpoint's run had none: the run continues "
+                "differently") &&
+             strstr(start.warnings, "--lr_scale '' replaces the checkpoint's wte=2: the run continues differently"),
+         "it says %s", start.warnings);
   start_free(&start);
 }
 
@@ -420,7 +421,7 @@ static inline void options_expect_written(const Options *o) {
 }
 
 TEST(options_bear_hostile_input,
-     "random words and random files of options are accepted, or refused with one line; accepted ones read the same "
+     "random words and random files of options are accepted, or rejected with one line; accepted ones read the same "
      "from options.txt") {
   static const char *const parts[] = {"--", "-", "=", "lr", "dtype", "bf16", "no_", "shuffle", "resume", "1e6", "0",
                                       "'", "\"", "\\x", "#", ":", "\n", "\t", " ", "\xc3\xa4", "\xff", "on", "-1", "_",
@@ -470,8 +471,8 @@ TEST(options_bear_hostile_input,
 }
 
 TEST(config_lines_are_read,
-     "--config: =, :, blanks or -- before a name, quotes, comments; the command line wins wherever it comes, also "
-     "over --dtype's parts; a refusal says FILE:LINE") {
+     "--config: =, :, spaces or -- before a name, quotes, comments; the command line wins wherever it comes, also "
+     "over --dtype's parts; a rejection says FILE:LINE") {
   static const char text[] = "\xef\xbb\xbf# options\r\n\n  --lr 0.5 # peak\nseq_len: 64\r\nn_layer=2\nsave_model\n"
                              "resume\n"
                              "no_shuffle # alone\nprompt = \"a # \\\"b\\\"\\n\\x01\" # told\ncache = ''\ndata = a#b\n"
@@ -487,7 +488,7 @@ TEST(config_lines_are_read,
          o.prompt, o.data);
   EXPECT(o.param_dtype == OPT_param_dtype_bf16 && o.buffer_dtype == OPT_buffer_dtype_bf16, "--param_dtype %s",
          option_word(&o, OPT_param_dtype));
-  static const struct { const char *text, *line; } refused[] = {
+  static const struct { const char *text, *line; } rejected[] = {
       {"lr = 1\n\nlrr = 2\n", "f:3: unknown option --lrr: did you mean --lr? See --help"},
       {"out = \"a", "f:1: the value of out has no closing quote, or an escape other than \\\\, \\\", \\n, \\t, "
        "\\r, \\xHH"},
@@ -497,14 +498,14 @@ TEST(config_lines_are_read,
       {"config = g", "f:1: a file of options cannot name another: --config is for the command line"},
       {"warmup_iters = 100 # nanoGPT", "f:1: unknown option --warmup_iters: --warmup takes both: below 1 a fraction of "
        "all steps (0.05), else steps (2000)"},
-      {"prompt = #x", "f:1: a value that begins with # needs quotes, and an empty one is \"\""},
+      {"prompt = #x", "f:1: a value that starts with # needs quotes, and an empty one is \"\""},
       {"-W = 3", "f:1: '-W' is not an option: options start with --, see --help"},
       {"-lr = 3", "f:1: '-lr' is not an option: did you mean --lr? See --help"},
       {"-b: 4", "f:1: '-b' is not an option: llm.c's -b is --batch_size 4 here"},
       {"\xe2\x80\x93lr = 4", "f:1: '\xe2\x80\x93lr' is not an option: its dash is a longer character than -; type it "
        "again"},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
-  for (const auto &row : refused) {
+  for (const auto &row : rejected) {
     EXPECT(!config_and_line(&o, "f", row.text, 1, argv, &error) && !strcmp(error.text, row.line),
            "%s:\n      %s\n    must be\n      %s", row.text, error.text, row.line);
   }
@@ -517,21 +518,21 @@ TEST(cli_config_files_that_cannot_be_read, "--config: one line, exit code 2, alo
                                      "1 MiB", " is not text: byte 0x00 in line 2", ":2: unknown option --lrr: did you "
                                      "mean --lr? See --help"};
   static const char *const names[] = {"missing", "directory", "fifo", "large", "binary", "wrong"};
-  CliRefusal table[7];
+  CliRejection table[7];
   for (int i = 0; i < 6; i++) {
     snprintf(path[i], sizeof path[i], "%s", cli_path(names[i]));
     snprintf(options[i], sizeof options[i], "--config %s", path[i]);
     snprintf(line[i], sizeof line[i], "%s%s%s", i < 5 ? "--config " : "", path[i], says[i]);
-    table[i] = CliRefusal{i == 5 || !i ? 2 : 0, options[i], 2, line[i]};
+    table[i] = CliRejection{i == 5 || !i ? 2 : 0, options[i], 2, line[i]};
   }
-  table[6] = CliRefusal{2, "--config=", 2, "--config is empty, ..."};
+  table[6] = CliRejection{2, "--config=", 2, "--config is empty, ..."};
   mkdir(path[1], 0777);
   EXPECT(!mkfifo(path[2], 0666), "no FIFO");
   cli_write(path[3], "", 0);
   EXPECT(!truncate(path[3], (1 << 20) + 1), "no large file");
   cli_write(path[4], "lr = 1\n\0", 8);
   options_write_text(path[5], "lr = 1\nlrr = 2\n");
-  cli_expect_refusals(table, 7);
+  cli_expect_rejections(table, 7);
 }
 
 TEST(config_pairs_are_replaced,
@@ -552,7 +553,7 @@ TEST(config_pairs_are_replaced,
   EXPECT(!strcmp(o.init_from, "v") && !strcmp(o.resume, "c"), "two on the command line are one");
 }
 
-TEST(config_refusals_name_the_file,
+TEST(config_rejections_name_the_file,
      "what does not fit, and is given by the file of --config, is told to come from there; what the command line gives "
      "is not") {
   static const struct { const char *file, *typed, *line; } rows[] = {
@@ -581,8 +582,8 @@ TEST(config_refusals_name_the_file,
   snprintf(options, sizeof options, "--config %s --batch_size 16", cli_path("eight.txt"));
   snprintf(line, sizeof line, "--global_batch 8 is not divisible by batch_size 16 x 2 ranks; %s gives --global_batch, "
            "which the command line may replace", cli_path("eight.txt"));
-  const CliRefusal refusal = {2, options, 2, line};
-  cli_expect_refusals(&refusal, 1);
+  const CliRejection rejection = {2, options, 2, line};
+  cli_expect_rejections(&rejection, 1);
 }
 
 // Both have the same values of all options but those that say where a run begins, --data (WIKITEXT2_DIR), and --gamma
@@ -599,7 +600,8 @@ static inline void options_expect_same(const char *what, const Options *a, const
 }
 TEST(options_txt_of_a_resumed_run_is_that_run,
      "a resumed run that was given less than the run before it: its options.txt resumes the same checkpoint with the "
-     "same options and notices, and begins the run anew with the same options; what follows from others is not there") {
+     "same options and warnings, and starts the run anew with the same options; what follows from others is not "
+     "there") {
   static const struct { const char *first, *then; } rows[] = {
       {"--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --batch_size 2 --grad_accum 2 "
        "--lr 0.01", ""},
@@ -646,7 +648,8 @@ TEST(options_txt_of_a_resumed_run_is_that_run,
     EXPECT(start_options(&same, &again, &error) && options_resolve(&again, 1, 1, &error),
            "%s: %s\n%s", what, error.text, text);
     options_expect_same(what, &then, &again);
-    EXPECT(!strcmp(start.notices, same.notices), "%s: notices '%s' became '%s'", what, start.notices, same.notices);
+    EXPECT(!strcmp(start.warnings, same.warnings), "%s: warnings '%s' became '%s'", what, start.warnings,
+           same.warnings);
     EXPECT(options_resolve(&anew, 1, 1, &error), "%s: %s\n%s", what, error.text, text);
     options_expect_same(what, &then, &anew);
     free(text);
@@ -656,7 +659,7 @@ TEST(options_txt_of_a_resumed_run_is_that_run,
 }
 
 TEST(cli_options_txt_repeats_a_resumed_run,
-     "OUT with blanks, a run resumed there by --resume alone: the command in the head of options.txt makes the resumed "
+     "OUT with spaces, a run resumed there by --resume alone: the command in the head of options.txt makes the resumed "
      "steps again, --config alone all of them") {
   CliRun r;
   char out[600];
@@ -680,7 +683,7 @@ TEST(cli_options_txt_repeats_a_resumed_run,
 
 TEST(cli_options_txt_repeats_a_run,
      "--config OUT/options.txt makes the same losses, on 2 ranks too; a run can resume with it; if it cannot be "
-     "written a notice says so") {
+     "written a warning says so") {
   CliRun r;
   char one[600], again[600], file[700];
   snprintf(one, sizeof one, "%s", cli_path("one"));
@@ -707,15 +710,15 @@ TEST(cli_options_txt_repeats_a_run,
   CLI_RUN(&r, "rm -r %s && mkdir -p %s/options.txt && %s --config %s --out %s", again, again, cli_ranks(2), file,
           again);
   cli_expect_done(&r, "a directory is in the way");
-  EXPECT(cli_count(r.text, "again/options.txt cannot be written: Is a directory") == 1, "no notice:\n%.2000s", r.text);
+  EXPECT(cli_count(r.text, "again/options.txt cannot be written: Is a directory") == 1, "no warning:\n%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s --config %s --max_steps 8 --resume= --out %s", cli_ranks(0), file, one);
-  cli_expect_refusal(&r, "--resume=", 2, "--resume is empty, ...");
+  cli_expect_rejection(&r, "--resume=", 2, "--resume is empty, ...");
   cli_free(&r);
   snprintf(file, sizeof file, "%s/options.txt", again);
   CLI_RUN(&r, "rmdir %s; %s --config %s/options.txt --resume=auto --out %s && %s --config %s", file, cli_ranks(2), one,
           again, cli_ranks(0), file);
-  cli_expect_done(&r, "from the beginning by what a resumed run wrote");
+  cli_expect_done(&r, "from the start by what a resumed run wrote");
   EXPECT(strstr(r.text, ", step 8, read in"), "it was not resumed:\n%.3000s", r.text);
   cli_free(&r);
   cli_expect_same_series("as it was resumed", one, again, 8);
@@ -727,7 +730,7 @@ TEST(cli_options_txt_repeats_a_run,
 
 TEST(cli_help_is_short_and_true,
      "--help is at most 50 lines of 80 columns, of options that exist; --help all 120 columns; --help NAME, --NAME "
-     "--help show one; a wrong name is refused") {
+     "--help show one; a wrong name is rejected") {
   CliRun r;
   for (const char *asked : {"--help", "--help all"}) {
     CLI_RUN(&r, "%s %s", cli_ranks(0), asked);
@@ -753,17 +756,17 @@ TEST(cli_help_is_short_and_true,
     cli_free(&r);
   }
   CLI_RUN(&r, "%s --help quux", cli_ranks(2));
-  cli_expect_refusal(&r, "--help quux", 2, "unknown option --quux: see --help");
+  cli_expect_rejection(&r, "--help quux", 2, "unknown option --quux: see --help");
   cli_free(&r);
 }
 
 TEST(empty_values_are_unset_variables,
-     "an option that names a thing and is empty is refused by name; one whose empty value means something is taken") {
-  static const char *const refused[] = {"encode", "data", "val_data", "init_from", "resume", "tokenizer", "lora_from",
+     "an option that names a thing and is empty is rejected by name; one whose empty value means something is taken") {
+  static const char *const rejected[] = {"encode", "data", "val_data", "init_from", "resume", "tokenizer", "lora_from",
                                         "export_hf", "config", "prompts", "eval", "trace", "mesh", "flight"};
   static const char *const taken[] = {"cache", "prompt", "stop", "freeze", "no_decay", "lr_scale"};
   Options o;
-  for (const char *name : refused)
+  for (const char *name : rejected)
     for (bool apart : {false, true}) {
       char word[64], want[256];
       Error error = {};

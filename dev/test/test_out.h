@@ -58,18 +58,18 @@ TEST_WAITS(out_of_another_run,
   close(fd);
   cli_wait(&r, CLI_LIMIT_S);
   EXPECT(!r.code && cli_count(r.text, ": another run is writing there; give this one another directory") == 1 &&
-         cli_count(r.text, "notice: the run ended with exit code 4 after step 0; it starts again in 5 s (1 of 2) from "
-                   "the beginning") == 1, "exit code %d:\n%.3000s", r.code, r.text);
+         cli_count(r.text, "warning: the run ended with exit code 4 after step 0; it starts again in 5 s (1 of 2) from "
+                   "step 0") == 1, "exit code %d:\n%.3000s", r.code, r.text);
   cli_free(&r);
 }
-TEST(out_without_a_lock, "where OUT/.lock cannot be locked a notice says so and the run goes on; a link that lies "
+TEST(out_without_a_lock, "where OUT/.lock cannot be locked a warning says so and the run continues; a link that is "
      "where report.html or a GGUF is written first stays unwritten") {
   CliRun r;
   CLI_RUN(&r, "cd %s && mkdir -p out/.lock && echo mine >victim && ln -s ../victim out/report.html.part && "
           "ln -s ../victim out/model.gguf.tmp && exec %s %s --max_steps 2 --sample_tokens 0 --export_gguf f32 "
           "--out out", test_tmp(), cli_program(), cli_small());
   cli_expect_done(&r, "without a lock");
-  EXPECT(cli_count(r.text, "notice: out/.lock cannot be locked: Is a directory; let no other run write to --out") == 1,
+  EXPECT(cli_count(r.text, "warning: out/.lock cannot be locked: Is a directory; let no other run write to --out") == 1,
          "it printed:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "cd %s && [ \"$(cat victim)\" = mine ] && test -f out/report.html -a ! -L out/report.html && "
@@ -79,7 +79,7 @@ TEST(out_without_a_lock, "where OUT/.lock cannot be locked a notice says so and 
 }
 
 TEST(out_temporaries_are_made_afresh,
-     "a file that is made for a temporary name never is one that lies there, nor where a link leads; a small file "
+     "a file that is made for a temporary name never is one that is there, nor where a link leads; a small file "
      "and a flight record are written past such links") {
   char path[600], victim[600], temporary[700];
   struct stat st;

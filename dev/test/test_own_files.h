@@ -2,7 +2,7 @@
 // host, links and pipes in OUT, files in the directory of --encode; and results that cannot be written. Helpers are
 // those of cli_helpers.h.
 
-// The beginning of a command in which the second of two ranks runs in `other`, so that relative paths lead there.
+// The start of a command in which the second of two ranks runs in `other`, so that relative paths lead there.
 static inline const char *own_two_places(const char *options, const char *other) {
   static char text[4 * PATH_MAX];
   const char *mpirun = getenv("MPIRUN");
@@ -23,7 +23,7 @@ static inline void own_damage(const char *path, int64_t at, int n) {
 TEST(ranks_read_the_same_weights,
      "--init_from and --lora_from of which one rank sees another file under the same path, with another header, one "
      "other byte in the middle, or another size: one line with the path, no rank left; equal copies train") {
-  static const struct { const char *what, *file; int64_t at; int bytes; bool refused; } table[] = {
+  static const struct { const char *what, *file; int64_t at; int bytes; bool rejected; } table[] = {
       {"equal copies", "model/model.safetensors", 0, 0, false},
       {"a byte of a tensor", "model/model.safetensors", 30001, 1, true},
       {"its header", "model/model.safetensors", 40, 1, true},
@@ -47,11 +47,11 @@ TEST(ranks_read_the_same_weights,
     CLI_RUN(&r, "%s", own_two_places(options, "other"));
     snprintf(line, sizeof line, "%s here is not the file that rank 0 reads under this path: its size, its header or "
              "its tensors differ; copy it again", k.file);
-    if (k.refused) cli_expect_refusal(&r, k.what, EXIT_MISSING, line);
+    if (k.rejected) cli_expect_rejection(&r, k.what, EXIT_MISSING, line);
     else cli_expect_done(&r, k.what);
     cli_free(&r);
   }
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
 // TEST_TMP/w: weights.
@@ -62,8 +62,8 @@ static inline void own_weights() {
   cli_free(&r);
 }
 TEST(own_files_are_no_links,
-     "where a link or a named pipe has the name of a file that a run writes in place, the start says so: the target "
-     "keeps its bytes and nothing hangs; the same of /save and --trace") {
+     "where a link or a named pipe has the name of a file that a run writes in place, the startup log shows so: the "
+     "target keeps its bytes and nothing hangs; the same of /save and --trace") {
   static const struct { const char *name, *options; } table[] = {
       {"sample.txt", "--max_steps 1"}, {"metrics.jsonl", "--max_steps 1"},
       {"metrics.jsonl", "--init_from @/w --sample_only"},
@@ -81,7 +81,7 @@ TEST(own_files_are_no_links,
       CLI_RUN(&r, "rm -rf %s; mkdir -p %s/ckpt && %s %s/%s && exec %s %s --out %s %s", cli_path("out"), cli_path("out"),
               cli_expand(how), cli_path("out"), k.name, cli_ranks(0), cli_small(), cli_path("out"),
               cli_expand(k.options));
-      cli_expect_refusal(&r, k.name, 2, line);
+      cli_expect_rejection(&r, k.name, 2, line);
       cli_free(&r);
     }
   CLI_RUN(&r, "ln -s %s %s", cli_path("theirs"), cli_path("link"));
@@ -103,8 +103,8 @@ TEST(own_files_are_no_links,
 }
 
 TEST(encode_writes_over_nothing,
-     "--encode into a directory with a tokenizer, shards or a state that no encoding has written is refused by that "
-     "name and changes nothing; in its own, files of others stay; one that was killed before its tokenizer goes on") {
+     "--encode into a directory with a tokenizer, shards or a state that no encoding has written is rejected by that "
+     "name and changes nothing; in its own, files of others stay; one that was killed before its tokenizer continues") {
   static const char *const names[] = {"tokenizer.json", "train_000001.bin", "val_000000.bin", "train_000003.bin.part",
                                       "train_000003.bin.tmp", "encode.json"};
   static const char *const kept[] = {"notes.tmp", "a.bin.tmp", "a.bin.part", "train_a.bin.part"};
@@ -119,7 +119,7 @@ TEST(encode_writes_over_nothing,
             cli_path("out"), cli_path("out"), cli_path("out"), name, command, cli_path("out"));
     snprintf(line, sizeof line, "--encode: %s/%s is there, and nothing tells that an encoding has written it: name "
              "another directory", cli_path("out"), name);
-    cli_expect_refusal(&r, name, 2, line);
+    cli_expect_rejection(&r, name, 2, line);
     EXPECT(cli_count(r.text, "left:") == 1, "%s: files were made:\n%.2000s", name, r.text);
     cli_free(&r);
   }
@@ -142,7 +142,7 @@ TEST(encode_writes_over_nothing,
     char a[600], b[600];
     snprintf(a, sizeof a, "%s/%s", cli_path("first"), name);
     snprintf(b, sizeof b, "%s/%s", cli_path("out"), name);
-    cli_expect_same_file("an encoding that went on", a, b);
+    cli_expect_same_file("an encoding that continued", a, b);
   }
 }
 

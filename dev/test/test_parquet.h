@@ -36,7 +36,7 @@ TEST(parquet_encodes_as_jsonl,
   }
 }
 
-// The records of a stream as a list of JSON, read `piece` bytes at a time; NULL: refused.
+// The records of a stream as a list of JSON, read `piece` bytes at a time; NULL: rejected.
 static inline cJSON *parquet_records(const char *path, int64_t piece, Error *e) {
   static char text[1 << 17];
   TextStream s;
@@ -55,8 +55,8 @@ static inline cJSON *parquet_records(const char *path, int64_t piece, Error *e) 
   return list;
 }
 TEST(parquet_records_are_jsonl,
-     "the columns of a form are records as their .jsonl has them: lists of structures and of lists, numbers, true and "
-     "false, nulls and empty lists in every place, older spellings of lists, row groups of one row, pages of both "
+     "the columns of a schema are records as their .jsonl has them: lists of structures and of lists, numbers, true "
+     "and false, nulls and empty lists in every place, older spellings of lists, row groups of one row, pages of both "
      "versions; other columns, also of types that are not read, are left out; numbers are spelled as Python does") {
   static const struct { double d; const char *text; } numbers[] = {
       {1, "1.0"}, {0.1, "0.1"}, {-0.0, "-0.0"}, {1e5, "100000.0"}, {123456.75, "123456.75"}, {1e16, "1e+16"},
@@ -78,7 +78,7 @@ TEST(parquet_records_are_jsonl,
     REQUIRE(want && got && !e.text[0], "%s: '%s'", row.name, e.text);
     EXPECT(cJSON_GetArraySize(got) == cJSON_GetArraySize(want) && cJSON_GetArraySize(got) > 11, "%s: %d records",
            row.name, cJSON_GetArraySize(got));
-    cJSON_ArrayForEach(x, want) cJSON_DeleteItemFromObject(x, "text");         // beside Alpaca: no member of it
+    cJSON_ArrayForEach(x, want) cJSON_DeleteItemFromObject(x, "text");         // beside Alpaca: no key of it
     int i = 0;
     cJSON_ArrayForEach(member, want) {
       char *is = cJSON_PrintUnformatted(cJSON_GetArrayItem(got, i));
@@ -92,7 +92,7 @@ TEST(parquet_records_are_jsonl,
 }
 TEST(parquet_encodes_conversations,
      "tables of conversations and of questions have the ids and masks of their .jsonl, for training and held out, on 1 "
-     "and 3 threads; of two forms --fields takes one; a row that is none is named") {
+     "and 3 threads; of two schemas --fields takes one; a row that is none is named") {
   static const struct { const char *name, *rows; } table[] = {
       {"chats", "chats"}, {"chats_required", "chats_required"}, {"chats_older", "chats_required"},
       {"alpaca", "alpaca"}};
@@ -117,7 +117,7 @@ TEST(parquet_encodes_conversations,
   EXPECT(encode_run(&o, &e), "'%s'", e.text);
 }
 
-// All rows of a table, hashed; how many there were. False: it was refused.
+// All rows of a table, hashed; how many there were. False: it was rejected.
 static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows, Error *e,
                                 const char *column = "text") {
   static uint8_t text[1 << 17];
@@ -132,9 +132,9 @@ static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows,
   for (int64_t i = 0; i < n; i++) *rows += text[i] == (*column ? 0 : '\n');
   return got == 0;
 }
-TEST(parquet_damaged_is_refused,
-     "a table cut anywhere is refused; with any byte changed it is refused or read to its end, and where pages have "
-     "checksums no other text is read; what is not read is refused by name") {
+TEST(parquet_damaged_is_rejected,
+     "a table cut anywhere is rejected; with any byte changed it is rejected or read to its end, and where pages have "
+     "checksums no other text is read; what is not read is rejected by name") {
   static uint8_t bytes[1 << 16];
   char out[600];
   Error e;
@@ -156,7 +156,7 @@ TEST(parquet_damaged_is_refused,
       EXPECT(!parquet_hash(path, &hash, &rows, &e, column) && strstr(e.text, "x.parquet"), "%s cut at %lld: '%s'", name,
              (long long)cut, e.text);
     }
-    int refused = 0, tries = 0;
+    int rejected = 0, tries = 0;
     for (int64_t at = 0; at < n; at += 1 + (int64_t)data_below(data_random(3, (uint64_t)at), 48), tries++) {
       memcpy(bytes, file, (size_t)n);
       bytes[at] ^= (uint8_t)(1 << at % 8);
@@ -166,9 +166,9 @@ TEST(parquet_damaged_is_refused,
              e.text);
       const bool summed = (sums || !strcmp(name, "dictionary")) && at < n - 8 - footer;
       EXPECT(!ok || !summed || hash == whole, "byte %lld of %lld: other text", (long long)at, (long long)n);
-      refused += !ok;
+      rejected += !ok;
     }
-    EXPECT(refused > tries / 20, "%s: %d of %d refused", name, refused, tries);
+    EXPECT(rejected > tries / 20, "%s: %d of %d rejected", name, rejected, tries);
     free(file);
   }
   static const struct { const char *name, *column, *has; } table[] = {
@@ -204,7 +204,7 @@ TEST(parquet_damaged_is_refused,
 
 TEST(encode_conversations,
      "conversations are encoded with a mask: ids and trained tokens of each line as training in memory has them, for "
-     "any threads, and to the same bytes after kills; they train as one stream; texts beside them are refused") {
+     "any threads, and to the same bytes after kills; they train as one stream; texts beside them are rejected") {
   static int32_t want[2][1 << 16];
   static const char *const form = "dev/fixtures/chat_qwen2.5";
   char command[2048], out[600], *end;
@@ -271,7 +271,7 @@ TEST(encode_conversations,
   cli_free(&r);
   CLI_RUN(&r, "%s %s %s --data %s --cache %s --out %s --pack stream --too_long drop", cli_program(), model, form,
           cli_path("chats.jsonl.gz"), cli_path("cache"), cli_path("run"));
-  cli_expect_refusal(&r, "whole", EXIT_USAGE, "--too_long belongs to --pack whole, not to stream");
+  cli_expect_rejection(&r, "whole", EXIT_USAGE, "--too_long belongs to --pack whole, not to stream");
   cli_free(&r);
 }
 

@@ -129,7 +129,7 @@ static void context_change(Record *r) {
   }
 }
 TEST_MPI(schedule_log_proves_what_ops_read_of_their_context, 2,
-         "the proof of a schedule refuses a record in which two streams use the workspace, an op runs before the "
+         "the proof of a schedule rejects a record in which two streams use the workspace, an op runs before the "
          "step's input is there, a decision comes before the last loss, or an update before the decision") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;

@@ -17,7 +17,7 @@ static const double PLAN_LARGER_MAX = 1.0068;
 // The same for rows of CUDA in two bytes, whose gradients of logits have memory of their own, for one launch a chunk.
 static const int PLAN_LARGER_APART_ROWS = 77;
 static const double PLAN_LARGER_APART_MAX = 1.122;
-// Rows of models, and of the covering set, whose places take more than a fiftieth more than what is alive at once.
+// Rows of models, and of the covering set, whose places take more than a fiftieth more than what is live at once.
 static const int PLAN_OVER_MODELS = 34, PLAN_OVER_MODES = 13;
 enum { PLAN_ROWS_MAX = 2048, PLAN_LINE_MAX = 2048 };
 struct PlanRow { char name[640]; size_t total, placed, alive; bool mode; };
@@ -122,7 +122,7 @@ static inline void plan_compare(const PlanTable *now, const char *path, PlanLarg
 TEST(plan_totals_do_not_grow,
      "for models, ranks, devices, levels of recomputation and the covering set of modes, a rank is planned to take no "
      "more bytes than recorded, and but for listed rows no more than before buffers were placed by lifetimes; what is "
-     "alive at once is a lower bound, which most rows reach") {
+     "live at once is a lower bound, which most rows reach") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static PlanTable now;
   const char *path = getenv("PLANS_TO");
@@ -146,8 +146,8 @@ TEST(plan_totals_do_not_grow,
     most = fmax(most, ratio);
   }
   EXPECT(over[0] <= PLAN_OVER_MODELS && over[1] <= PLAN_OVER_MODES, "%d rows of models and %d of modes take over 2 %% "
-         "more than is alive at once", over[0], over[1]);
-  printf("%d of %d rows take what is alive at once; %d of models and %d of modes over 2 %% more, at most %.0f %%\n",
+         "more than is live at once", over[0], over[1]);
+  printf("%d of %d rows take what is live at once; %d of models and %d of modes over 2 %% more, at most %.0f %%\n",
          reach, now.rows, over[0], over[1], 100 * (most - 1));
 }
 
@@ -186,7 +186,7 @@ TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
     }
 }
 
-// The most bytes alive at once in a step of what t plans, with whole gradients or without. *whole: their bytes.
+// The most bytes live at once in a step of what t plans, with whole gradients or without. *whole: their bytes.
 static inline size_t plan_alive_most(const Trainer *t, bool with, size_t *whole) {
   static Trainer dry;
   trainer_dry_open(&dry, t, DRY_MICROBATCHES, NULL);
@@ -608,7 +608,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, Error *error
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
-        fail(error, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
+        fail(error, "call %d, %s, writes %s of block %d where %s of block %d is", e->call,
                  op_words[e->op], q->name, q->layer, p->name, p->layer);
     }
     for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error->text[0];) {
@@ -618,7 +618,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, Error *error
       int *there = place.pool[b->pool] + b->at + (at - b->address);
       const int64_t n = min64((int64_t)e->access.bytes - offset, (int64_t)(b->address + b->bytes - at));
       int *mine = own + (at - low);
-      const int64_t step = b->workspace ? 256 : 1; // nobody reads it, and others begin on multiples of 256
+      const int64_t step = b->workspace ? 256 : 1; // nobody reads it, and others start on multiples of 256
       const int64_t j = e->access.kind == ACCESS_WRITE ? n : plan_foreign(mine, there, n, step);
       if (j < n)
         fail(error, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "

@@ -3,7 +3,7 @@
 //
 //   1 ranks       ranks of one kind are alike in every byte; bytes on links are those of the peers there
 //   2 runs        planned = printed = taken = counted, on 1, 2 and 3 ranks
-//   3 output      text and JSON agree; 175 billion parameters on 1024 GPUs; what fits; refusals
+//   3 output      text and JSON agree; 175 billion parameters on 1024 GPUs; what fits; rejections
 //   4 prediction  FLOPs by formula, time within bounds that any schedule has, waits by hand
 #include <cjson/cJSON.h>
 
@@ -57,7 +57,7 @@ TEST(plan_keys_are_what_a_rank_sees,
         const MeshShape shape = {world / S, S, kept};
         mesh_pretend(&m, shape, true, r, world, per_host);
         const RankKey want = plan_key_by_peers(&m), got = rank_key(shape, r, world, per_host);
-        EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d a host: %d %d %d %d %d "
+        EXPECT(!memcmp(&want, &got, sizeof want), "rank %d of %d in a %dx%d mesh, kept %d, %d per host: %d %d %d %d %d "
                "%d %d, must be %d %d %d %d %d %d %d", r, world, world / S, S, kept, per_host, got.host, got.shards,
                got.secondary, got.replicas, got.role, got.before_near, got.last_near, want.host, want.shards,
                want.secondary,
@@ -68,8 +68,8 @@ TEST(plan_keys_are_what_a_rank_sees,
   printf("%d ranks\n", ranks);
 }
 
-// Sums along the hosts of a shard group, owner by owner and hop by hop: what comes to this rank from its host (what its
-// neighbours contribute), or from others.
+// Inter-node reduction chain of a shard group, owner by owner and hop by hop: what comes to this rank from its host
+// (what its neighbours contribute), or from others.
 static inline int64_t plan_along_bytes(const Fsdp *f, bool near, int A) {
   const Mesh *m = &f->mesh;
   const int S = m->shard.size, me = m->shard.me;
@@ -332,7 +332,7 @@ TEST(cli_plan_is_what_runs_print,
 }
 
 // ================================================================================================ 3 output
-// The line that begins so has this number.
+// The line that starts so has this number.
 static inline void plan_expect_said(const char *what, const char *text, const char *begin, double number) {
   char line[96], want[64];
   snprintf(line, sizeof line, "\n%s ", begin);
@@ -375,8 +375,8 @@ TEST(plan_text_and_json_agree,
     const cJSON *shared = plan_item(kind, "shared_memory_bytes");
     const double placed = plan_number(shared, "placed"), alive = plan_number(shared, "alive_most");
     char line[160];
-    snprintf(line, sizeof line, "\n  Of it %.0f bytes are shared by what is never alive at once; at most %.0f of them "
-             "are alive\n", placed, alive);
+    snprintf(line, sizeof line, "\n  Of it %.0f bytes are shared by buffers of disjoint live ranges; at most %.0f of "
+             "them are live\n", placed, alive);
     EXPECT(alive > 0 && alive <= placed && placed < sum && strstr(text, line), "%s: no line is%s", row, line);
     double in = 0, out = 0;
     for (const char *use : link_words) {
@@ -413,7 +413,7 @@ TEST(plan_text_and_json_agree,
         EXPECT(at && atoll(at + strlen(line)) == (long long)plan_number(fit, "value"), "%s: %s", row, key);
       }
       const int margin = (int)plan_number(predicted, "sm_margin");
-      EXPECT(margin == atoi(o.sm_margin) && (strstr(text, "have 124 of 132 multiprocessors") != NULL) == (margin == 8),
+      EXPECT(margin == atoi(o.sm_margin) && (strstr(text, "have 124 of 132 SMs") != NULL) == (margin == 8),
              "%s: --sm_margin %d", row, margin);
       const char *below = strstr(text, "\npredicted on ");
       for (const char *words : {"tokens/s", "MFU", " GiB: "})
@@ -438,7 +438,7 @@ TEST(plan_text_and_json_agree,
 
 TEST(plan_of_175_billion_on_1024,
      "GPT-3 175B on 1024 GPUs: a rank's bytes are those counted by hand; all ranks' optimizer states together are "
-     "eight bytes a parameter and the gaps of shards") {
+     "eight bytes per parameter and the gaps of shards") {
   static WorldPlan w;
   static Options o;
   plan_asked(&o, "--world 1024 --n_layer 96 --n_head 96 --n_embd 12288 --seq_len 2048 --vocab_size 50257 --dtype bf16 "
@@ -485,7 +485,7 @@ TEST(plan_along_is_the_layout_s,
       if (hosts_chosen(&c, &m, false)) rank_along(&k, shape, r, per);
       const int role = !x.hosts ? 0 : !x.me ? ROLE_FIRST : x.me == x.hosts - 1 ? ROLE_LAST : ROLE_BETWEEN;
       const int parts = x.hosts ? x.parts : 0;   // else it adds up its own shard alone
-      EXPECT(k.along == role && k.parts == parts, "rank %d of %d in %dx%d, %d a host: %d %d, must be %d %d", r, world,
+      EXPECT(k.along == role && k.parts == parts, "rank %d of %d in %dx%d, %d per host: %d %d, must be %d %d", r, world,
              world / S, S, per, k.along, k.parts, role, parts);
       hosts += x.hosts > 1;
       free(x.part);
@@ -536,9 +536,9 @@ TEST(cli_plan_of_a_trace,
   EXPECT(!r.code && strstr(r.text, "GiB: fits\n") && strstr(r.text, "largest batch") &&
              !strstr(r.text, "\n  events of --trace "), "exit code %d:\n%.4000s", r.code, r.text);
   cli_free(&r);
-  const CliRefusal run = {0, "--data random --grad_accum 3000 --trace t --trace_steps 1:1000000", 3,
+  const CliRejection run = {0, "--data random --grad_accum 3000 --trace t --trace_steps 1:1000000", 3,
                           "the memory plan of this host's 1 rank is ..."};       // tens of terabytes
-  cli_expect_refusals(&run, 1);
+  cli_expect_rejections(&run, 1);
 }
 TEST(plan_says_where_the_vocabulary_is_from,
      "--data generated: the vocabulary that a tokenizer trained on it reaches, unless less is asked for; any other "
@@ -641,18 +641,18 @@ TEST(plan_fits_are_exact,
   world_plan_free(&w);
 }
 
-TEST(cli_plan_refuses,
-     "--plan refuses by name what makes no sense with it, and what training refuses in its words; its options are "
-     "refused without it, and it is refused in a file of options") {
-  static const CliRefusal table[] = {
-      {0, "--plan --resume", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+TEST(cli_plan_rejects,
+     "--plan rejects by name what makes no sense with it, and what training rejects in its words; its options are "
+     "rejected without it, and it is rejected in a file of options") {
+  static const CliRejection table[] = {
+      {0, "--plan --resume", 2, "--plan is of a training that starts, and reads no weights: it does not go with "
        "--resume; shapes and modes come from options, or from --config OUT/options.txt"},
       {0, "--plan --init_from x", 2, "x: cannot open it: No such file or directory; a model is a directory with ..."},
-      {0, "--plan --eval_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+      {0, "--plan --eval_only", 2, "--plan is of a training that starts, and reads no weights: it does not go with "
        "--eval_only; ..."},
-      {0, "--plan --sample_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
+      {0, "--plan --sample_only", 2, "--plan is of a training that starts, and reads no weights: it does not go with "
        "--sample_only; ..."},
-      {0, "--plan --device cuda --tune", 2, "--plan is of a training that begins, and reads no weights: it does not go "
+      {0, "--plan --device cuda --tune", 2, "--plan is of a training that starts, and reads no weights: it does not go "
        "with --tune; ..."},
       {0, "--world 4", 2, "--world belongs to --plan: give that too, or leave it out"},
       {2, "--on h100", 2, "--on belongs to --plan: give that too, or leave it out"},
@@ -686,13 +686,13 @@ TEST(cli_plan_refuses,
        "--n_embd 17000: the CUDA kernels take 16384 columns at most"},
       {0, "--plan --matmul_precision high --dtype bf16 --device cpu", 2,
        "--matmul_precision high: on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype bf16 has none"}};
-  cli_expect_refusals(table, sizeof table / sizeof *table);
+  cli_expect_rejections(table, sizeof table / sizeof *table);
   CliRun r;
   char line[600];
   cli_write(cli_path("o.txt"), "plan = on\n", 10);
   snprintf(line, sizeof line, "--plan is for the command line, and %s has it: take it out", cli_path("o.txt"));
   CLI_RUN(&r, "%s --config %s", cli_ranks(0), cli_path("o.txt"));
-  cli_expect_refusal(&r, "plan in a file", 2, line);
+  cli_expect_rejection(&r, "plan in a file", 2, line);
   cli_free(&r);
   cli_write(cli_path("o.txt"), "n_layer = 3\nstrategy = zero2\n", 29);
   CLI_RUN(&r, "%s --plan --json --world 2 --config %s", cli_ranks(0), cli_path("o.txt"));
@@ -755,7 +755,7 @@ TEST(plan_flops_are_the_formulas,
 TEST(plan_times_are_those_of_the_bytes,
      "without latencies, links take the time that the formula's bytes need on them: rings the slower of the link "
      "inside and the shared adapters, messages the slower of both kinds, kept groups the link inside; the optimizer "
-     "streams 32 bytes a parameter in fp32") {
+     "streams 32 bytes per parameter in fp32") {
   static const struct { const char *options; double far_rate; bool near; } rows[] = {
       {"--model small --on h100 --world 8 --grad_accum 2", 360e9, false},
       {"--model small --on h100 --world 16 --dtype bf16 --grad_accum 3", 360e9, false},
@@ -880,8 +880,8 @@ TEST(plan_waits_follow_the_schedule,
   EXPECT(high > low, "the second replica's step takes %g s, the third one's %g", low, high);
 }
 TEST(plan_sums_return_once_beside_backward,
-     "sums go back to all replicas once a step, however many microbatches it has; of the blocks' time on links most is "
-     "not waited for, ordered and native, between hosts and inside one") {
+     "sums go back to all replicas once per step, however many microbatches it has; of the blocks' time on links most "
+     "is not waited for, ordered and native, between hosts and inside one") {
   for (const char *mode : {"--world 16 --mesh 2x8", "--world 16 --mesh 4x4", "--world 4 --mesh 2x2",
                            "--world 16 --mesh 2x8 --comm nccl --reduce native"}) {
     char text[256];
@@ -926,7 +926,7 @@ static inline void begins_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (round == f->job.round0) plan_begins.reduce[plan_begins.stage] = ((Timeline *)f->record->watch)->launched;
 }
 TEST(plan_gathers_begin_before_reductions,
-     "where NCCL begins collectives in the order of their launch: the gather for two blocks on begins no later than "
+     "where NCCL starts collectives in the order of their launch: the gather for two blocks on starts no later than "
      "the reduction of a block, so that it is beside all of its rounds") {
   static WorldPlan w;
   static Trainer t, dry;
@@ -953,15 +953,15 @@ TEST(plan_gathers_begin_before_reductions,
     EXPECT(t.fsdp->lay.stage[1].rounds > 1, "%s: a block's reduction is one round, which proves nothing", mode);
     for (int s = t.model.L; s > slots; s--)
       EXPECT(plan_begins.gather[s - slots] > 0 && plan_begins.gather[s - slots] <= plan_begins.reduce[s],
-             "%s: block %d is gathered from %g s on, the reduction of block %d begins at %g s", mode, s - slots - 1,
+             "%s: block %d is gathered from %g s on, the reduction of block %d starts at %g s", mode, s - slots - 1,
              plan_begins.gather[s - slots], s - 1, plan_begins.reduce[s]);
     trainer_plan_close(&t);
     world_plan_free(&w);
   }
 }
 TEST(plan_collectives_begin_in_order,
-     "on a GPU a collective begins no sooner than the one launched before, and moves its bytes when the links are "
-     "free; a CPU's messages begin when they are sent; times of rings and messages are those counted by hand") {
+     "on a GPU a collective starts no sooner than the one launched before, and moves its bytes when the links are "
+     "free; a CPU's messages start when they are sent; times of rings and messages are those counted by hand") {
   Machine m = {};
   m.gpu = true;
   m.inside = 100, m.between = 10;
@@ -977,7 +977,7 @@ TEST(plan_collectives_begin_in_order,
     EXPECT(l.now[RECORD_REDUCE] == 16 && l.links_free == 16, "a reduction from 10 on ends at %g", l.now[RECORD_REDUCE]);
     timeline_expect(&l, RECORD_GATHER, CommTime{8, 2});            // its bytes: from 18 on, or from 16
     timeline_comm(&l, RECORD_GATHER);
-    EXPECT(l.now[RECORD_GATHER] == (gpu ? 20 : 18), "a gather behind it ends at %g", l.now[RECORD_GATHER]);
+    EXPECT(l.now[RECORD_GATHER] == (gpu ? 20 : 18), "a gather after it ends at %g", l.now[RECORD_GATHER]);
     EXPECT(l.sum.at[STEP_GATHERS] == 10 && l.sum.at[STEP_REDUCTIONS] == 6, "they take %g and %g",
            l.sum.at[STEP_GATHERS], l.sum.at[STEP_REDUCTIONS]);
   }
@@ -989,7 +989,7 @@ TEST(plan_collectives_begin_in_order,
   const CommTime all = messages_time(&m, GroupPlace{16, 4, 4}, 20), one = messages_time(&m, GroupPlace{4, 1, 4}, 20);
   EXPECT(all.latency == 1.5 && all.moving == 24, "messages of 16 ranks: %g and %g s", all.latency, all.moving);
   EXPECT(one.latency == 0.75 && one.moving == 0.6, "messages of 4 ranks: %g and %g s", one.latency, one.moving);
-  m.multiprocessors = 132;
+  m.sms = 132;
   const Tensor whole = tensor_of(NULL, BF16, 128 * 132, 256), odd = tensor_of(NULL, BF16, 128 * 132 + 1, 256);
   EXPECT(product_fill(&m, whole) == 1 && product_fill(&m, odd) < 0.95 && product_fill(&m, odd) > 0.5,
          "132 tiles fill a GPU to %g, 133 to %g", product_fill(&m, whole), product_fill(&m, odd));

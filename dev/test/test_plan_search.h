@@ -1,7 +1,7 @@
 // test_plan_search.h: --plan search. A row is what --plan says of its options; nothing that could be asked is faster;
 // what was given stays.
 
-// The options of a --plan with those of a row behind them, as a user would type them.
+// The options of a --plan with those of a row after them, as a user would type them.
 static inline void search_typed(Options *o, const Search *s, const char *base, const Options *asked,
                                 const SearchRow *r) {
   char *text = NULL;
@@ -39,7 +39,7 @@ TEST(search_rows_are_plans,
       const SearchRow *r = i < s.rows ? &s.row[i] : &s.shown[i - s.rows];
       SearchRow plan = *r;
       search_typed(&typed, &s, base, &asked, r);
-      EXPECT(search_plan(&plan, &typed), "%s: row %d is refused", base, i);
+      EXPECT(search_plan(&plan, &typed), "%s: row %d is rejected", base, i);
       if (r->exact)
         EXPECT(plan.needs == r->needs && plan.step_s == r->step_s && plan.exposed_s == r->exposed_s,
                "%s, row %d: %.0f bytes and %g s, its plan has %.0f and %g", base, i, r->needs, r->step_s, plan.needs,
@@ -115,7 +115,7 @@ struct ForkTest { int64_t *times, count; int code, dies; pid_t parent; };
 static void fork_test_count(void *of, int64_t i) {
   __atomic_add_fetch(&((ForkTest *)of)->times[i], 1, __ATOMIC_RELAXED);
 }
-// Two pieces that two processes do, each waiting for the other to be begun; the child's ends it.
+// Two pieces that two processes do, each waiting for the other to be started; the child's ends it.
 static void fork_test_dies(void *of, int64_t i) {
   ForkTest *t = (ForkTest *)of;
   __atomic_store_n(&t->times[i], 1, __ATOMIC_RELEASE);
@@ -167,7 +167,7 @@ TEST(search_finds_the_fastest,
   for (const char *mesh : sharding) for (const char *level : levels) {
     SearchRow plan = {};
     plan_asked(&o, "%s %s --recompute %s", base, mesh, level);
-    EXPECT(search_plan(&plan, &o), "%s %s is refused", mesh, level);
+    EXPECT(search_plan(&plan, &o), "%s %s is rejected", mesh, level);
     int same = 0;
     for (int i = 0; i < s.rows; i++) same += s.row[i].needs == plan.needs && s.row[i].step_s == plan.step_s;
     EXPECT(same, "%s --recompute %s (%.0f bytes, %g s) is in no row", mesh, level, plan.needs, plan.step_s);
@@ -221,16 +221,16 @@ TEST(search_keeps_what_was_given,
   }
 }
 TEST(cli_plan_search,
-     "--plan search prints rows, and with --json all that fit, as JSON; without --on it is refused; a machine that is "
+     "--plan search prints rows, and with --json all that fit, as JSON; without --on it is rejected; a machine that is "
      "too small gets one line that says what to do") {
-  static const CliRefusal table[] = {
+  static const CliRejection table[] = {
       {0, "--plan search --model tiny", 2,
        "--plan search needs --on: what is fastest and what fits depends on the machine"},
       {0, "--plan searching", 2, "--plan 'searching' is not known: choose one of off|on|search"},
-      {0, "--plan search --on h100 --tune", 2, "--plan is of a training that begins, and reads no weights: it does not "
+      {0, "--plan search --on h100 --tune", 2, "--plan is of a training that starts, and reads no weights: it does not "
        "go with --tune; ..."}};
   CliRun r;
-  cli_expect_refusals(table, sizeof table / sizeof *table);
+  cli_expect_rejections(table, sizeof table / sizeof *table);
   CLI_RUN(&r, "%s --plan search --model tiny --world 2 --on h100 --dtype bf16 --json", cli_ranks(0));
   cJSON *json = cJSON_Parse(r.text), *list = cJSON_GetObjectItemCaseSensitive(json, "rows"), *row;
   int rows = 0;

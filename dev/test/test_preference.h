@@ -1,6 +1,6 @@
 // test_preference.h: --loss dpo and its kin. Losses, rewards and gradients beside PyTorch's
 // (dev/make_preference_fixture.py makes dev/fixtures/preference.safetensors); records of preferences, and how they are
-// packed; bits over ranks, after a kill; what is refused.
+// packed; bits over ranks, after a kill; what is rejected.
 
 // The fixture's batch in t->host, with the reference's sums where answers begin.
 static inline void preference_batch(Trainer *t, const Tensor batch[3], const float *reference) {
@@ -147,9 +147,9 @@ static inline void preference_expect_first(const char *out, const char *what) {
 }
 TEST(cli_preferences,
      "--loss dpo says what it compares with and what the first loss must be, and it is ln 2 to fp32's last digit, with "
-     "adapters and of whole weights; a run of whole weights that was killed on 2 ranks and goes on with 3 ends with "
+     "adapters and of full weights; a full fine-tuning run that was killed on 2 ranks and continues with 3 ends with "
      "the bits of one rank's, and so do 6, and adapters on 3 that read packed pairs; without its reference's sums it "
-     "is refused, and so is what does not go with pairs") {
+     "is rejected, and so is what does not go with pairs") {
   CliRun r;
   char shape[2048], path[600], data[600];
   snprintf(data, sizeof data, "%s", preference_file());
@@ -160,12 +160,12 @@ TEST(cli_preferences,
   CLI_RUN(&r, "%s %s %s --max_steps 6 --export_hf %s --out %s", cli_program(), shape, from, cli_path("model"),
           cli_path("whole"));
   cli_expect_done(&r, "one rank");
-  for (const char *says : {"and the answer that was rejected:", "the reference is these weights as they begin:",
+  for (const char *says : {"and the answer that was rejected:", "the reference is these weights as they start:",
                            "the first step's loss is 0.6931", " over 24 pairs, accuracy ",
                            "reference: log-probabilities of 96 answers by the first weights"})
     EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
   cli_free(&r);
-  preference_expect_first(cli_path("whole"), "whole weights");
+  preference_expect_first(cli_path("whole"), "full weights");
   cli_start(&r, "%s %s %s --max_steps 6 --save_every 2 --out %s", cli_ranks(2), shape, from, cli_path("killed"));
   snprintf(path, sizeof path, "%s/ckpt/step_00000002/trainer.json", cli_path("killed"));
   const TestClock since = test_clock();
@@ -182,7 +182,7 @@ TEST(cli_preferences,
   cli_free(&r);
   CLI_RUN(&r, "%s %s --max_steps 6 --resume --out %s", cli_ranks(3), shape, cli_path("killed"));
   cli_expect_done(&r, "resumed");
-  EXPECT(strstr(r.text, "answers of the run before"), "it goes on:\n%.3000s", r.text);
+  EXPECT(strstr(r.text, "answers of the run before"), "it continues:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_ranks(6), shape, from, cli_path("six"));
   cli_expect_done(&r, "six ranks");
@@ -243,8 +243,8 @@ TEST(cli_preferences,
 
 TEST(cli_reference,
      "dpo on an adapter of --lora_from compares with that adapter: the first loss is ln 2 to fp32's last digit, on 1 "
-     "and 3 ranks with the same bits, also after a stop; without its sums such a run is refused; --reference base "
-     "compares with the weights without it, and can do so again; without a reference or a base it is refused") {
+     "and 3 ranks with the same bits, also after a stop; without its sums such a run is rejected; --reference base "
+     "compares with the weights without it, and can do so again; without a reference or a base it is rejected") {
   CliRun r;
   char shape[2048], data[600], sft[600];
   snprintf(data, sizeof data, "%s", preference_file());
@@ -275,7 +275,7 @@ TEST(cli_reference,
   const char *const step_2 = cli_expand("--resume @/one/ckpt/step_00000002 --max_steps 4");
   CLI_RUN(&r, "%s %s %s --export_hf %s --out %s", cli_ranks(3), shape, step_2, cli_path("again.hf"), cli_path("again"));
   cli_expect_done(&r, "resumed");
-  EXPECT(strstr(r.text, "answers of the run before"), "it goes on:\n%.3000s", r.text);
+  EXPECT(strstr(r.text, "answers of the run before"), "it continues:\n%.3000s", r.text);
   cli_free(&r);
   for (const char *other : {"three.hf", "again.hf"}) {
     char path[600];

@@ -274,7 +274,7 @@ TEST_MPI(preflight_compares_clocks, 2,
 // ---- the program ----------------------------------------------------------------------------------------------------
 TEST(preflight_on_one_host,
      "--preflight alone and on three ranks: exit code 0, the host's table, every pair of ranks, nothing trained or "
-     "left; a directory that cannot be written: exit code 3 and the line; in the file of --config it is refused") {
+     "left; a directory that cannot be written: exit code 3 and the line; in the file of --config it is rejected") {
   for (int ranks : {0, 3}) {
     CliRun r;
     CLI_RUN(&r, "%s --preflight --out %s", cli_ranks(ranks), cli_path("a/b"));
@@ -298,7 +298,7 @@ TEST(preflight_on_one_host,
   const char *file = cli_path("options.txt");
   cli_write(file, "preflight = on\n", 15);
   CLI_RUN(&r, "%s --config %s %s", cli_ranks(0), file, cli_small());
-  cli_expect_refusal(&r, "a file", 2, "--preflight belongs on the command line, not into the file of --config");
+  cli_expect_rejection(&r, "a file", 2, "--preflight belongs on the command line, not into the file of --config");
   cli_free(&r);
 }
 
@@ -364,7 +364,7 @@ TEST(preflight_speaks_at_the_start,
            cli_small(), cli_path("out"));
   CLI_RUN(&r, "%s %s", cli_ranks(2), options);
   cli_expect_done(&r, "nothing wrong");
-  EXPECT(!strstr(r.text, "notice: network ") && !strstr(r.text, "open files"), "it says:\n%.3000s", r.text);
+  EXPECT(!strstr(r.text, "warning: network ") && !strstr(r.text, "open files"), "it says:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "ulimit -n 130 && %s %s", cli_ranks(2), options);
   cli_expect_done(&r, "130 open files");
@@ -373,7 +373,7 @@ TEST(preflight_speaks_at_the_start,
   cli_free(&r);
   for (const char *mtu : {"", "MTU=1400"}) {
     preflight_two_hosts(&r, 0, mtu, cli_program(), options);
-    EXPECT(cli_count(r.text, "notice: network 10.77.0.0/24 has packets of 1500 bytes on ") == (mtu[0] != 0) &&
+    EXPECT(cli_count(r.text, "warning: network 10.77.0.0/24 has packets of 1500 bytes on ") == (mtu[0] != 0) &&
            cli_count(r.text, "] step 2/2 ") == 1, "%s: it says:\n%.3000s", mtu, r.text);
     cli_free(&r);
   }

@@ -1,4 +1,4 @@
-// test_rdzv.h: the rendezvous in memory and on one host: proofs of the token, frames, what is refused, who is counted.
+// test_rdzv.h: the rendezvous in memory and on one host: proofs of the token, frames, what is rejected, who is counted.
 // Needs cli_helpers.h. Hosts are in test_rdzv_hosts.h.
 
 // ---- two ends in memory ---------------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ TEST(rdzv_both_ends_prove_the_token,
   }
   for (const char *other : {"a token of thirty-two characterS", "", "a token of thirty-two character"}) {
     rdzv_pair(&client, &server, other, token, 4096, NULL);
-    EXPECT(client.prove.phase == PHASE_BROKEN && server.prove.phase == PHASE_BROKEN && client.prove.refused &&
-           server.prove.wrong_key, "'%s': phases %d, %d, refused %d, wrong %d", other, client.prove.phase,
-           server.prove.phase, client.prove.refused, server.prove.wrong_key);
+    EXPECT(client.prove.phase == PHASE_BROKEN && server.prove.phase == PHASE_BROKEN && client.prove.rejected &&
+           server.prove.wrong_key, "'%s': phases %d, %d, rejected %d, wrong %d", other, client.prove.phase,
+           server.prove.phase, client.prove.rejected, server.prove.wrong_key);
     rdzv_link_close(&client);
     rdzv_link_close(&server);
   }
@@ -143,7 +143,7 @@ TEST(rdzv_frames_arrive_as_they_were_sent,
 }
 
 TEST(rdzv_frames_are_read_where_they_lie,
-     "a thousand frames that came at once are read in place, each behind the one before: none is moved for another") {
+     "a thousand frames that came at once are read in place, each after the one before: none is moved for another") {
   enum { FRAMES = 1000, BYTES = 100 };
   RdzvLink client, server;
   RdzvFrame f;
@@ -222,7 +222,7 @@ TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes,
 // ---- payloads -------------------------------------------------------------------------------------------------------
 TEST(rdzv_payloads_are_read_as_written,
      "who a process is, the plan, an end and a command are read as written; cut anywhere, with a byte more, with "
-     "control bytes or lengths that are not there they are refused") {
+     "control bytes or lengths that are not there they are rejected") {
   static RdzvInfo i = {1, 2, 3, 4, "host", "machine", "build", "mpi", "/program", "--lr 1\n--out x\n",
                        "0123456789abcdef0123456789abcdef", 3}, j;
   RdzvPlan q = {1, 2, 3, 2, 1, 1, "0123456789abcdef0123456789abcdef", "host", 1, 1, 8, 2}, s;
@@ -290,7 +290,7 @@ static inline RdzvWords rdzv_split(char *text) {
   "--prtemca ess_base_num_procs 2 --prtemca prte_hnp_uri prterun-vm-7@0.0;tcp4://10.0.0.1:4 --prtemca plm ssh"
 TEST(rdzv_only_open_mpis_daemon_is_started,
      "the daemons of Open MPI 4 and 5 with the parameters they need are taken; any other program, path, parameter, "
-     "value or form, one too few or too many, is refused by name") {
+     "value or form, one too few or too many, is rejected by name") {
   static const struct { const char *command, *why; } table[] = {
       {RDZV_ORTED, NULL}, {RDZV_PRTED, NULL},
       {"sh -c true", "'sh' is not"}, {"/bin/orted -mca ess env", "'/bin/orted' is not"}, {"orted", "orted lacks ess"},
@@ -311,12 +311,12 @@ TEST(rdzv_only_open_mpis_daemon_is_started,
     char text[1024];
     snprintf(text, sizeof text, "%s", row.command);
     const RdzvWords w = rdzv_split(text);
-    const char *why = rdzv_daemon_refused(&w);
+    const char *why = rdzv_daemon_rejected(&w);
     EXPECT(!why == !row.why && (!why || strstr(why, row.why)), "%s: %s, must be %s", row.command, why ? why : "taken",
            row.why ? row.why : "taken");
   }
   RdzvWords none = {};
-  EXPECT(rdzv_daemon_refused(&none), "no command at all is taken");
+  EXPECT(rdzv_daemon_rejected(&none), "no command at all is taken");
 }
 
 TEST(rdzv_finds_the_daemon_in_mpiruns_command,
@@ -346,7 +346,7 @@ TEST(rdzv_finds_the_daemon_in_mpiruns_command,
   for (const auto &row : table) {
     RdzvWords w;
     REQUIRE(rdzv_daemon_from(&w, (int)row.count, (char *const *)row.words), "%s: not found", row.words[0]);
-    const char *why = rdzv_daemon_refused(&w);
+    const char *why = rdzv_daemon_rejected(&w);
     EXPECT(!why && w.count == row.words_left && !strcmp(w.word[0], row.name), "%s: %d words of %s, %s", row.words[0],
            w.count, w.word[0], why ? why : "taken");
     rdzv_words_free(&w);
@@ -364,12 +364,12 @@ static inline void rdzv_clear_environment() {
 #define RDZV_NOT "", 0, 0, 0, 0, false
 TEST(rdzv_asks_are_understood,
      "tcp://, file:// and env:// with what belongs to them: host, port, number and ranks; torchrun's own port is left "
-     "to it; on one machine no token is needed, between hosts one of sixteen characters; everything else is refused "
+     "to it; on one machine no token is needed, between hosts one of sixteen characters; everything else is rejected "
      "with what to type") {
   static const struct {
     const char *rdzv, *environment;
     int64_t nnodes, node_rank, nproc;
-    const char *line, *host;                     // line: of the refusal; NULL: it is taken
+    const char *line, *host;                     // line: of the rejection; NULL: it is taken
     int port;
     int64_t index, members, ranks;
     bool local;
@@ -438,7 +438,7 @@ TEST(rdzv_asks_are_understood,
 }
 
 TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses are read as written; cut, doubled or "
-     "foreign lines are refused; one that others can write is not read, and a pipe of that name holds nobody up") {
+     "foreign lines are rejected; one that others can write is not read, and a pipe of that name holds nobody up") {
   RdzvWhere w = {};
   RdzvOffer o, got;
   char text[RDZV_FILE_MAX], path[1200], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
@@ -477,7 +477,7 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   alarm(0);
 }
 TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of this user's or root's that nobody "
-     "else may read or write; anything else is refused with what to do, and a pipe holds nobody up") {
+     "else may read or write; anything else is rejected with what to do, and a pipe holds nobody up") {
   static const struct { mode_t mode; const char *line; } table[] = {
       {0600, NULL}, {0400, NULL}, {0640, "is for others too (mode 640): chmod 600 it"}, {0604, "(mode 604)"},
       {0620, "(mode 620)"}, {0602, "(mode 602)"}, {0, "is no regular file"}};
@@ -505,7 +505,7 @@ TEST(rdzv_daemons_connect_to_the_peer, "of the addresses that mpirun 4 and 5 nam
       {"12.0;tcp://172.17.0.1,10.0.0.1:4;tcp6://[fd00::1]:5", "10.0.0.1", "12.0;tcp://10.0.0.1:4"},
       {"12.0;tcp://172.17.0.1,10.0.0.1:4;tcp6://[fd00::2,fd00::1]:5", "fd00::1", "12.0;tcp6://[fd00::1]:5"},
       {"prterun-a-7@0.0;tcp://192.0.2.9,10.0.0.1:48145:16,24", "10.0.0.1", "prterun-a-7@0.0;tcp://10.0.0.1:48145:24"},
-      {"12.0;tcp://127.0.0.1:4", "", "12.0;tcp://127.0.0.1:4"},      // they meet at a local socket
+      {"12.0;tcp://127.0.0.1:4", "", "12.0;tcp://127.0.0.1:4"},      // they rendezvous at a local socket
       {"12.0;tcp://10.0.0.11:4", "10.0.0.1", NULL}, {"12.0;tcp://110.0.0.1:4", "10.0.0.1", NULL},
       {"12.0;tcp6://[fd00::1]:5", "10.0.0.1", NULL}, {"12.0", "10.0.0.1", NULL}, {"12.0;", "10.0.0.1", NULL},
       {"12.0;10.0.0.1:4", "10.0.0.1", NULL}, {"12.0;tcp://10.0.0.1", "10.0.0.1", NULL},
@@ -746,7 +746,7 @@ static inline pid_t rdzv_agent_comes(const char *job, int times, bool waits, boo
   }
   _exit(came == times ? 0 : 98);
 }
-// Host 0 goes on until the child has ended; its exit code.
+// Host 0 continues until the child has ended; its exit code.
 static inline int rdzv_look_until(RdzvHost *h, pid_t child) {
   int status = 0;
   while (waitpid(child, &status, WNOHANG) != child) rdzv_host_look(h, 5);
@@ -875,7 +875,7 @@ TEST(rdzv_a_flood_closes_its_own,
     rdzv_take_turns(&h, g->fd, &g->link, PHASE_OPEN);
     EXPECT(g->link.prove.phase == PHASE_OPEN, "turn %d: it had to go", turn);
     if (turn) break;
-    h.client[h.clients] = NULL;                  // the first is counted, and the run begins
+    h.client[h.clients] = NULL;                  // the first is counted, and the run starts
     for (int i = 0; i < h.clients; i++) {
       if (h.client[i]->link.prove.phase != PHASE_OPEN) continue;
       h.client[i]->member = 1;
@@ -901,33 +901,33 @@ TEST(rdzv_a_flood_closes_its_own,
   rdzv_host_close(&h);
 }
 
-// In a process of its own: host 0's address, at which `refusals` connections find another token, then one finds the
+// In a process of its own: host 0's address, at which `rejections` connections find another token, then one finds the
 // right one. Exit code 0: so many came.
-static inline pid_t rdzv_another_first(int listener, int refusals, const ProveKey *right) {
+static inline pid_t rdzv_another_first(int listener, int rejections, const ProveKey *right) {
   const ProveKey wrong = rdzv_token_key("wrong", 5);
   fflush(NULL);
   const pid_t child = fork();
   if (child) return child;
   int turn = 0;
-  for (pollfd p = {listener, POLLIN, 0}; turn <= refusals && poll(&p, 1, 60000) == 1; turn++) {
+  for (pollfd p = {listener, POLLIN, 0}; turn <= rejections && poll(&p, 1, 60000) == 1; turn++) {
     RdzvLink k;
     RdzvFrame f;
     size_t used = 0;
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    rdzv_link_open(&k, turn < refusals ? &wrong : right, false);
+    rdzv_link_open(&k, turn < rejections ? &wrong : right, false);
     for (pollfd q = {fd, POLLIN, 0}; k.prove.phase < PHASE_OPEN && poll(&q, 1, 60000) == 1;) {
       if (!rdzv_receive(fd, &k)) break;
       rdzv_link_next(&k, &f, &used);
       rdzv_send(fd, &k);
     }
-    if (turn == refusals && k.prove.phase != PHASE_OPEN) _exit(2);
+    if (turn == rejections && k.prove.phase != PHASE_OPEN) _exit(2);
     close(fd);
   }
-  _exit(turn == refusals + 1 ? 0 : 1);
+  _exit(turn == rejections + 1 ? 0 : 1);
 }
-TEST(rdzv_a_refusal_is_tried_again,
-     "whoever has host 0's port first and refuses the token three times keeps no process out: that is said once, at "
-     "the first; where it goes on so, the line and exit code 2 come when the time for it is over") {
+TEST(rdzv_a_rejection_is_tried_again,
+     "whoever has host 0's port first and rejects the token three times keeps no process out: that is said once, at "
+     "the first; where it continues so, the line and exit code 2 come when the time for it is over") {
   RdzvAsk ask = {};
   static RdzvWhere w;
   NetAddress at;
@@ -943,7 +943,7 @@ TEST(rdzv_a_refusal_is_tried_again,
   for (int turn = 0; turn < 2; turn++) {
     RdzvAgent a = {};
     a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
-    rdzv_refused_ms = turn ? 0 : 600000;
+    rdzv_rejected_ms = turn ? 0 : 600000;
     const pid_t child = rdzv_another_first(listener, turn ? 1 : 3, &w.token);
     rdzv_hear_stderr();
     const bool met = rdzv_agent_meet(&a);
@@ -959,12 +959,12 @@ TEST(rdzv_a_refusal_is_tried_again,
     if (a.fd >= 0) close(a.fd);
     rdzv_link_close(&a.link);
   }
-  rdzv_refused_ms = 60000;
+  rdzv_rejected_ms = 60000;
   close(listener);
 }
 TEST(rdzv_a_squatted_name_is_named,
-     "where another user's process has the local name at which processes of one machine meet (root runs this), host 0 "
-     "and the others say so, with the name; a rendezvous of one's own there is named as today") {
+     "where another user's process has the local name at which processes of one machine rendezvous (root runs this), "
+     "host 0 and the others say so, with the name; a rendezvous of one's own there is named as today") {
   RdzvAsk ask = {};
   static RdzvWhere w;
   char name[64];
@@ -993,13 +993,13 @@ TEST(rdzv_a_squatted_name_is_named,
   EXPECT(told && rdzv_listen(&w, &error) < 0 && strstr(error.text, name), "%s", error.text);
   RdzvAgent a = {};
   a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
-  rdzv_refused_ms = 0;
+  rdzv_rejected_ms = 0;
   rdzv_hear_stderr();
   const bool met = rdzv_agent_meet(&a);
   const int lines = rdzv_heard_of(name);
   EXPECT(!met && a.end.code == EXIT_USAGE && strstr(a.end.text, name) && lines == 1, "code %lld, %d lines: %s",
          (long long)a.end.code, lines, a.end.text);
-  rdzv_refused_ms = 60000;
+  rdzv_rejected_ms = 60000;
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
 }

@@ -1,5 +1,5 @@
 // test_rdzv_hosts.h: the rendezvous on several hosts (network namespaces, dev/hosts.sh) that reach each other by no
-// ssh: the same training as under mpirun, what is refused and by which line, and the end of everything when a part is
+// ssh: the same training as under mpirun, what is rejected and by which line, and the end of everything when a part is
 // killed. Helpers are those of cli_helpers.h.
 
 // ---- running on hosts -----------------------------------------------------------------------------------------------
@@ -31,9 +31,9 @@ static inline void rdzv_run_hosts(CliRun *r, int hosts, const char *environment,
 #define RDZV_SHORT " --max_steps 3 --grad_accum 1 --sample_tokens 0 --eval_every -1 --save_every -1 "
 
 TEST(rdzv_hosts_train_as_one,
-     "tcp:// on three hosts with 1, 2 and 1 ranks and an interface too many; env://, chosen by itself, on two hosts "
-     "with two processes each; file:// on two hosts with IPv6 only and a stale file: the losses of four ranks under "
-     "mpirun, digit by digit, no file and no process left") {
+     "tcp:// on three hosts with 1, 2 and 1 ranks and an interface too many; env://, chosen automatically, on two "
+     "hosts with two processes each; file:// on two hosts with IPv6 only and a stale file: the losses of four ranks "
+     "under mpirun, digit by digit, no file and no process left") {
   CliRun r;
   char command[2048], out[4][512];
   for (int i = 0; i < 4; i++) snprintf(out[i], sizeof out[i], "%s/out%d", test_tmp(), i);
@@ -201,15 +201,15 @@ TEST_WAITS(rdzv_mpirun_ends_after_rank_0,
   cli_free(&r);
 }
 
-// ---- what is refused ------------------------------------------------------------------------------------------------
-TEST(rdzv_options_are_refused_by_name,
+// ---- what is rejected -----------------------------------------------------------------------------------------------
+TEST(rdzv_options_are_rejected_by_name,
      "options of a rendezvous that belong to none, contradict each other or its environment: one line, exit code 2; in "
      "the file of --config they count as on the command line") {
   const char *file = cli_path("options.txt");
   char config[600];
   cli_write(file, "rdzv = etcd://x:1\n", 18);
   snprintf(config, sizeof config, "--config %s", file);
-  const CliRefusal table[] = {
+  const CliRejection table[] = {
       {0, "--nnodes 2", 2, "--nnodes belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
       {0, "--rdzv none --node_rank 1", 2, "--node_rank belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
       {0, "--rdzv_token x", 2, "--rdzv_token belongs to --rdzv tcp://HOST:PORT or file:///shared/dir"},
@@ -218,14 +218,14 @@ TEST(rdzv_options_are_refused_by_name,
       {0, config, 2, "--rdzv 'etcd://x:1' is not auto, none, env://, tcp://HOST:PORT or file:///shared/directory"},
       {0, "--rdzv env://", 2, "--rdzv env:// needs MASTER_ADDR: MASTER_ADDR and MASTER_PORT of host 0, RANK and "
        "WORLD_SIZE of this process (torchrun --no-python sets them)"},
-      {1, "--rdzv tcp://127.0.0.1:5", 2, "--rdzv tcp://127.0.0.1:5 is for processes that no launcher of MPI has "
+      {1, "--rdzv tcp://127.0.0.1:5", 2, "--rdzv tcp://127.0.0.1:5 is for processes that no MPI launcher has "
        "started, but mpirun or srun has started this: leave --rdzv out"}};
-  cli_expect_refusals(table, sizeof table / sizeof *table);
+  cli_expect_rejections(table, sizeof table / sizeof *table);
 }
 
 // On two hosts: `codes` they end with, and what is printed: parts of lines, each in one line of host 0 and of host 1.
-struct RdzvRefusal { const char *environment, *command, *codes, *here, *there; };
-TEST_WAITS(rdzv_hosts_are_refused_by_name,
+struct RdzvRejection { const char *environment, *command, *codes, *here, *there; };
+TEST_WAITS(rdzv_hosts_are_rejected_by_name,
      "two hosts: another token, other options, another build, another number of nodes, a port in use, a host that does "
      "not come, one that comes twice, HOST that is elsewhere, a directory that is not shared: a line that says so on "
      "the hosts concerned, an exit code, nothing trained, no process left") {
@@ -241,7 +241,7 @@ TEST_WAITS(rdzv_hosts_are_refused_by_name,
   snprintf(private_dir, sizeof private_dir, "PRIVATE=%s", cli_path("shared"));
   mkdir(cli_path("shared"), 0777);
 #define RDZV_TWO "$P --out " "$TEST_TMP/out" " $TCP --nnodes 2 --node_rank $HOST "
-  static const RdzvRefusal table[] = {
+  static const RdzvRejection table[] = {
       {"", "RDZV_TOKEN=0123456789abcdef$HOST; export RDZV_TOKEN; exec $P --out $TEST_TMP/out --rdzv tcp://$FIRST:29400 "
        "--nnodes 2 --node_rank $HOST --timeout 10", "3 2",
        "0: train_gpt_fsdp: a process on 10.79.0.2 came with another token",
@@ -270,7 +270,7 @@ TEST_WAITS(rdzv_hosts_are_refused_by_name,
   static CliRun run[ROWS];                       // side by side: some wait for ten seconds
   for (int i = 0; i < ROWS; i++) rdzv_start_hosts(&run[i], 2, table[i].environment, table[i].command);
   for (int i = 0; i < ROWS; i++) {
-    const RdzvRefusal &row = table[i];
+    const RdzvRejection &row = table[i];
     char codes[64];
     rdzv_wait_hosts(&run[i]);
     r = run[i];
@@ -286,7 +286,7 @@ TEST_WAITS(rdzv_hosts_are_refused_by_name,
          strstr(r.text, "train_gpt_fsdp.rdzv yet (do all hosts see this directory?)"), "a private directory:\n%.3000s",
          r.text);
   cli_free(&r);
-  cli_expect_nothing_left("after the refusals");
+  cli_expect_nothing_left("after the rejections");
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ static inline void rdzv_kill(const RdzvKill *k) {
   cli_free(&r);
 }
 TEST_WAITS(rdzv_nothing_is_left_of_a_killed_part,
-     "two hosts train; Ctrl-C to the other host's process, SIGKILL to it, to mpirun: all ends by itself with an exit "
-     "code, a line where nobody else says it, and no process left") {
+     "two hosts train; Ctrl-C to the other host's process, SIGKILL to it, to mpirun: all ends automatically with an "
+     "exit code, a line where nobody else says it, and no process left") {
   static const RdzvKill table[] = {
       {1, "INT", "self", "1 1", "stopped by signal after step "},
       {1, "KILL", "self", "4 137", ") has ended or is out of reach: all ranks end\n"},

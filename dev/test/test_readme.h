@@ -4,18 +4,18 @@
 // Pages and lines are read by test_docs.h.
 
 // ---- code in pages --------------------------------------------------------------------------------------------------
-// What stands indented by four blanks is a command, if its first word is one of these programs, else what one printed.
+// What stands indented by four spaces is a command, if its first word is one of these programs, else what one printed.
 // What stands between fences is a diff or Python by its name, else a drawing.
 static const char *const readme_programs[] = {
     "./train_gpt_fsdp", "build/test_gpt_fsdp", "mpirun", "make", "python3", "sha256sum", "ldd", "kill", "for", "srun",
     "hf", "pip", "#SBATCH", "dev/gpu_day.sh"};
 enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
 enum { README_CODE_BYTES = 1 << 14 };
-// made: it stands behind the mark of dev/docs_output.sh.
+// made: it stands after the mark of dev/docs_output.sh.
 struct ReadmeCode { ReadmeKind kind; int line; bool made; char text[README_CODE_BYTES]; };
 static const char readme_made[] = "<!-- printed by the first of these commands: ";
 
-// Ends `text` before the blanks and the # of a comment that stand outside quotes, and before trailing blanks.
+// Ends `text` before the spaces and the # of a comment that stand outside quotes, and before trailing spaces.
 static void readme_strip_comment(char *text) {
   char quote = 0, *c = text;
   for (; *c; c++) {
@@ -26,7 +26,7 @@ static void readme_strip_comment(char *text) {
   while (c > text && strchr(" \n", c[-1])) c--;
   *c = 0;
 }
-// The word behind NAME=value words, which the shell takes for the environment.
+// The word after NAME=value words, which the shell takes for the environment.
 static const char *readme_first_word(const char *text) {
   for (size_t n; (n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")) && text[n] == '=';)
     text += strcspn(text, " "), text += strspn(text, " ");
@@ -40,7 +40,7 @@ static bool readme_is_command(const char *text) {
   }
   return false;
 }
-// The next code of a page; false behind the last. A line that ends in \ or { goes on in the next one.
+// The next code of a page; false after the last. A line that ends in \ or { continues in the next one.
 static bool readme_next(const Doc *doc, DocLines *l, ReadmeCode *c) {
   size_t n = 0;
   c->text[0] = 0;
@@ -48,7 +48,7 @@ static bool readme_next(const Doc *doc, DocLines *l, ReadmeCode *c) {
     c->line = l->number;
     if (l->fenced) {
       const bool diff = !strcmp(l->line, "```diff"), python = !strcmp(l->line, "```python");
-      EXPECT(diff || python || !strcmp(l->line, "```"), "%s:%d: %s: commands stand indented by four blanks", doc->path,
+      EXPECT(diff || python || !strcmp(l->line, "```"), "%s:%d: %s: commands stand indented by four spaces", doc->path,
              l->number, l->line);
       while (docs_next(l) && strncmp(l->line, "```", 3))
         n += (size_t)snprintf(c->text + n, sizeof c->text - n, "%s\n", l->line);
@@ -73,7 +73,7 @@ static bool readme_next(const Doc *doc, DocLines *l, ReadmeCode *c) {
 
 // ---- what is not run as it stands -----------------------------------------------------------------------------------
 // needs: a command of the shell; where it succeeds the command is run as it stands all the same. instead: what is run
-// where it does not, with @ for the command; NULL: the goals, variables and tests of a make line are looked up.
+// where it does not, with @ for the command; NULL: the targets, variables and tests of a make line are looked up.
 struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
 #define README_GPU \
   "[ \"$DEVICE\" = cuda ]", "needs a GPU; else 3, or 2 of a build without CUDA, and a line", \
@@ -229,7 +229,7 @@ static const ReadmeException readme_exceptions[] = {
      "@ 2>&1 | grep 'there is no flight-RANK.json'"}};
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
 
-// What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
+// What is typed after the program's name, so that the command's own options win: the first row with a part of it.
 static const struct { const char *part, *sizes; } readme_sizes[] = {
     {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--eval ", ""}, {"--interactive", ""},
     {"--config", ""}, {"/step_00000500", ""}, {"--seq_len 4096", README_SHAPE " --n_positions 4096 --max_steps 2"},
@@ -242,7 +242,7 @@ static const struct { const char *part, *sizes; } readme_sizes[] = {
 
 // ---- running them ---------------------------------------------------------------------------------------------------
 // TEST_TMP/checkout: what a build leaves, with a small text; files that the pages name; and mpirun, which takes more
-// ranks than cores, and make, before others in bin/. It links what is built already: kernels, and the rooms below the
+// ranks than cores, and make, before others in bin/. It links what is built already: kernels, and the modules below the
 // lowest one with a file that has changed since.
 static void readme_checkout() {
   static const char setup[] =
@@ -328,7 +328,7 @@ static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeExceptio
   cli_free(&r);
 }
 
-// A word of a make line: a goal, a variable that the Makefile reads, or in T= parts of tests' names.
+// A word of a make line: a target, a variable that the Makefile reads, or in T= parts of tests' names.
 static void readme_check_make_word(const char *path, int line, char *word) {
   static char *makefile, goals[2048];
   int64_t bytes;
@@ -342,7 +342,7 @@ static void readme_check_make_word(const char *path, int line, char *word) {
   if (value) *value++ = 0;
   snprintf(want, sizeof want, value ? "$(%s" : " %s ", word);
   EXPECT(strstr(value ? makefile : goals, want), "%s:%d: the Makefile has no %s %s", path, line,
-         value ? "variable" : "goal", word);
+         value ? "variable" : "target", word);
   if (!value || strcmp(word, "T")) return;
   for (char *name = strtok_r(value, "\" ", &save); name; name = strtok_r(NULL, "\" ", &save))
     EXPECT(!strcmp(name, "...") || docs_is_test(name), "%s:%d: no test has %s in its name", path, line, name);
@@ -381,7 +381,7 @@ static void readme_file_change(ReadmeFile *f, const Doc *doc, const ReadmeCode *
   free(f->text);
   f->text = changed;
 }
-// Changes the checkout as a diff without line numbers says: `--- NAME` begins the change of a file.
+// Changes the checkout as a diff without line numbers says: `--- NAME` starts the change of a file.
 static void readme_apply(const Doc *doc, const ReadmeCode *c) {
   static char from[README_CODE_BYTES], to[README_CODE_BYTES];
   char name[200] = "train_gpt_fsdp.cu";
@@ -407,7 +407,7 @@ static void readme_apply(const Doc *doc, const ReadmeCode *c) {
   }
 }
 
-// Runs what the pages whose path begins so have, from top to bottom. Returns how many commands they have.
+// Runs what the pages whose path starts so have, from top to bottom. Returns how many commands they have.
 static int readme_run_pages(const char *begin) {
   const Docs *d = docs_read();
   static ReadmeCode c;
@@ -470,7 +470,7 @@ static void experiment_run(const char *what, const char *commands, int times) {
   EXPECT(!r.code, "%s: exit code %d; it printed:\n%.3000s", what, r.code, r.text);
   cli_free(&r);
 }
-// One run on 1 rank that keeps all, on 3 that recompute blocks, on 2 that save, and on 1 that goes on from there.
+// One run on 1 rank that keeps all, on 3 that recompute blocks, on 2 that save, and on 1 that continues from there.
 static const char experiment_trains[] =
     "run='./train_gpt_fsdp %s --data tokens_train.bin --n_layer 3 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 300 "
     "--batch_size 1 --global_batch 6 --max_steps 4 --eval_every -1 --sample_tokens 0 --save_model --dropout 0.1'\n"
@@ -521,7 +521,7 @@ TEST(docs_experiments_train_all,
            "=cuda_ranks_change_no_bit =cuda_modes_change_no_bit");
   experiment_run("a factor for each channel", commands, 30);
 }
-TEST(docs_make_lines_are_true, "each `make ...` between backticks: its goals, variables and tests are there") {
+TEST(docs_make_lines_are_true, "each `make ...` between backticks: its targets, variables and tests are there") {
   const Docs *d = docs_read();
   int lines = 0;
   for (int i = 0; i < d->count; i++) {
@@ -546,7 +546,7 @@ static const Docs *readme_records() {
   globfree(&files);
   return &d;
 }
-// Whether `record` begins with the printed line `want`, up to the end of one of its own lines. Blanks and line ends are
+// Whether `record` starts with the printed line `want`, up to the end of one of its own lines. Spaces and line ends are
 // the same, because a line that is wrapped there may be joined here; ... stands for anything, here alone.
 static bool readme_printed(const char *record, const char *want) {
   enum { LEFT_OUT = 400 };
@@ -599,7 +599,7 @@ TEST(docs_made_output_is_what_is_printed,
   cli_free(&r);
 }
 
-// The next number of a text, and the place behind it; NULL: none is left. A number that is part of a word is none
+// The next number of a text, and the place after it; NULL: none is left. A number that is part of a word is none
 // (bf16, 124M, 1e-3), nor is what stands in backticks if `prose` is set, or in a link's address. Dates and versions are
 // one number.
 static const char *readme_number(const char *at, bool prose, char number[32]) {
@@ -620,7 +620,7 @@ static const char *readme_number(const char *at, bool prose, char number[32]) {
   }
   return NULL;
 }
-// Whether a number of a page is that of a record: the same, or rounded to fewer digits behind the point.
+// Whether a number of a page is that of a record: the same, or rounded to fewer digits after the point.
 static bool readme_same_number(const char *page, const char *record) {
   char *end;
   if (!strcmp(page, record)) return true;

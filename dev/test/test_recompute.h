@@ -1,4 +1,4 @@
-// test_recompute.h: --recompute changes no result. For the memory it saves see test_modes.h, part 5; for its refusals
+// test_recompute.h: --recompute changes no result. For the memory it saves see test_modes.h, part 5; for its rejections
 // test_modes.h.
 
 TEST(recompute_levels_of_blocks,
@@ -42,7 +42,7 @@ TEST(recompute_auto_depends_on_the_device,
 }
 
 TEST_MPI(recompute_changes_no_bit, 2,
-         "each level and mixes of them, with dropout, two microbatches a rank, on one rank and two, in fp32, bf16 "
+         "each level and mixes of them, with dropout, two microbatches per rank, on one rank and two, in fp32, bf16 "
          "and E4M3, blocks frozen: losses, norms, weights and evaluation equal those of keeping everything; memory "
          "is as planned, and each level takes less than the one before") {
   static const char *const arithmetic[] = {"", "--param_dtype bf16 --fp8 gather", "--dropout 0",

@@ -1,4 +1,4 @@
-// test_records.h: forms and containers of conversations (data/chat/records.h), against the messages that they are.
+// test_records.h: schemas and file formats of conversations (data/chat/records.h), against the messages that they are.
 
 // All ids of a corpus, train and valid, each with bit 30 where it is trained on, malloc'ed.
 static int32_t *records_ids(const char *path, const ChatOptions *chat, int64_t *n) {
@@ -41,7 +41,7 @@ static const char records_messages[] =
     "{'messages': [{'role': 'user', 'content': 'Say \\\"a\\\\b\\\"\\nx [1]'}, {'role': 'assistant', "
     "'content': 'a}\\\\b, {\\\"\\u00e9'}]}\n"
     "{'messages': [{'role': 'user', 'content': 'Who?'}, {'role': 'assistant', 'content': 'I.'}]}\n";
-// Objects of the same: %-members of a question, more of it, and an answer.
+// Objects of the same: %-keys of a question, more of it, and an answer.
 static char *records_objects(const char *question, const char *more, const char *answer) {
   char *text = NULL;
   const int n = more ? asprintf(&text,
@@ -69,8 +69,8 @@ static char *records_unwrap(const char *objects) {
   return to;
 }
 TEST(records_forms_are_messages,
-     "each form of records, as lines, as an array, as objects over several lines and as a table, has the ids and masks "
-     "of the messages that it stands for; names by --fields too") {
+     "each schema of records, as lines, as an array, as objects over several lines and as a table, has the ids and "
+     "masks of the messages that it stands for; names by --fields too") {
   static const struct { const char *name, *question, *more, *answer, *fields; } forms[] = {
       {"Alpaca", "instruction", "input", "output", ""}, {"Dolly", "instruction", "context", "response", ""},
       {"questions", "question", NULL, "answer", ""}, {"responses", "prompt", NULL, "response", ""},
@@ -161,7 +161,7 @@ TEST(records_lists_are_messages,
   free(want);
 }
 TEST(records_fields_choose,
-     "a record that fits two forms has the ids of the one whose members --fields names; the rest of a question under "
+     "a record that fits two schemas has the ids of the one whose keys --fields names; the rest of a question under "
      "either name; blank lines of a table, with either end, are none; --train_on all trains on lists of pairs whole") {
   static const struct { const char *fields, *text; } same[] = {
       {"", "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}\n"
@@ -194,8 +194,8 @@ TEST(records_fields_choose,
   free(want);
 }
 TEST(records_are_read_whole,
-     "a member that changes what a record means, under any spelling, in a record, a message or a part of it, in lines, "
-     "a table of values and one of columns, is refused by name and never passed over; empty it is nothing, beside a "
+     "a key that changes what a record means, under any spelling, in a record, a message or a part of it, in lines, "
+     "a table of values and one of columns, is rejected by name and never passed over; empty it is nothing, beside a "
      "text "
      "it is not looked at; what else is not read is said with its number, from the cache too") {
   // Q, A: a question and its answer as messages, as texts; M: the inside of messages.
@@ -221,10 +221,10 @@ TEST(records_are_read_whole,
        "a message has content of another kind than text"},
       {"a.jsonl", "{'prompt': 'p', 'instruction': 'q', 'output': 'a'}\n", "it has both prompt and instruction"},
       {"a.jsonl", "{'prompt': 'p', 'Instruction': 'q', 'completion': 'a'}\n", "it has both prompt and Instruction"},
-      {"a.jsonl", "{'text': 'a', 'text': 'b'}\n", "line 1: its member text comes twice"},
-      {"a.jsonl", "{'messages': [{'role': 'user', 'role': 'system', 'content': 'q'}]}\n", "its member role comes "
+      {"a.jsonl", "{'text': 'a', 'text': 'b'}\n", "line 1: its key text comes twice"},
+      {"a.jsonl", "{'messages': [{'role': 'user', 'role': 'system', 'content': 'q'}]}\n", "its key role comes "
        "twice"},
-      {"a.jsonl", "{'messages': [" RECORDS_M "], 'Messages': []}\n", "its member messages comes twice, as Messages"},
+      {"a.jsonl", "{'messages': [" RECORDS_M "], 'Messages': []}\n", "its key messages comes twice, as Messages"},
       {"a.csv", "question,answer,answer\nq,a,b\n", "row 1 has the name answer twice"},
       {"a.csv", "Question,ANSWER,label\nq,a,1\n", "record 1: it has label, which changes"},
       {"a.json", "[{'conversations': [" RECORDS_M "], 'image': 'x'}, 1]", "record 1: it has image, which changes"}};
@@ -233,7 +233,7 @@ TEST(records_are_read_whole,
     records_write(path, b.text);
     CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
     o.val_data = path;
-    data_expect_refused(o, 3, path, b.says);
+    data_expect_rejected(o, 3, path, b.says);
   }
   char many[4096] = "{'text': 'x', 'Text': 'y'", keys[8192];
   for (int i = 0; i < 40; i++) snprintf(many + strlen(many), 32, ", 'k%d': {'k%d': 1}", i, i);
@@ -243,7 +243,7 @@ TEST(records_are_read_whole,
   char keys_path[600];
   snprintf(keys_path, sizeof keys_path, "%s", data_path("keys.jsonl"));
   of_keys.data = of_keys.val_data = keys_path;
-  data_expect_refused(of_keys, 3, "line 1: ", "its member k7 comes twice");
+  data_expect_rejected(of_keys, 3, "line 1: ", "its key k7 comes twice");
   // The same records, with nothing or something that is not read beside them.
   static const char *const same[] = {
       RECORDS_LINE("'source': 'x'") "{'text': 'b', 'label': 1, 'images': ['x']}\n",
@@ -267,15 +267,15 @@ TEST(records_are_read_whole,
     REQUIRE(corpus_load(&c, o, &e), "%s: %s", text, e.text);
     EXPECT((!hash || c.hash == hash) && c.cache_used == turn, "%s: other tokens, or the cache is used: %d", text,
            c.cache_used);
-    EXPECT(strstr(c.notices.text, ": members that are not read, and of how many records: source (1)\n"), "%s: %s", text,
-           c.notices.text);
+    EXPECT(strstr(c.warnings.text, ": keys that are not read, and of how many records: source (1)\n"), "%s: %s", text,
+           c.warnings.text);
     hash = c.hash;
     corpus_free(&c);
   }
   // Tables of columns, read by both ways.
   static const struct { const char *name, *says; } tables[] = {
       {"unread", NULL}, {"images", "images.parquet, row 1: it has images, which changes what it means"},
-      {"twice", "twice.parquet: its member answer comes twice"}};
+      {"twice", "twice.parquet: its key answer comes twice"}};
   for (const auto &t : tables) for (int encodes = 0; encodes < 2; encodes++) {
     Corpus c = {};
     Error e;
@@ -290,8 +290,8 @@ TEST(records_are_read_whole,
     o.records = true;
     const bool ok = encodes ? encode_run(&to, &e) : corpus_load(&c, o, &e);
     EXPECT(ok == !t.says && (ok || strstr(e.text, t.says)), "%s: %s", t.name, e.text);
-    EXPECT(!ok || strstr(encodes ? said : c.notices.text, "of how many records: system_prompt (3)\n"), "%s: %s%s",
-           t.name, said, c.notices.text);
+    EXPECT(!ok || strstr(encodes ? said : c.warnings.text, "of how many records: system_prompt (3)\n"), "%s: %s%s",
+           t.name, said, c.warnings.text);
     corpus_free(&c);
   }
   static const struct { const char *fields, *says; } fields[] = {
@@ -300,39 +300,39 @@ TEST(records_are_read_whole,
   for (const auto &f : fields) {
     CorpusOptions o = chat_corpus_options(data_path("same.jsonl"), "qwen2.5", "qwen2.5");
     o.chat.fields = f.fields;
-    data_expect_refused(o, 2, f.says, "has that member");
+    data_expect_rejected(o, 2, f.says, "has that key");
   }
-  EXPECT(record_fields_fault("input=a,input=b"), "two names of one member are taken");
+  EXPECT(record_fields_fault("input=a,input=b"), "two names of one key are taken");
 #undef RECORDS_LINE
 #undef RECORDS_M
 }
-TEST(records_damaged, "arrays and tables that are cut short, or have more behind them, are refused by name") {
+TEST(records_damaged, "arrays and tables that are cut short, or have more after them, are rejected by name") {
   static const struct { const char *name, *text, *says; } bad[] = {
       {"a.json", "[{'text': 'a'}, {'text': 'b'}", "cut short"},
       {"a.json", "[{'text': 'a'}, {'text': 'b", "cut short"},
-      {"a.json", "[{'text': 'a'}] x", "more stands behind"},
+      {"a.json", "[{'text': 'a'}] x", "more stands after"},
       {"a.json", "[{'text': 'a'}, {'text' 2}, {'text': 'c'}]", "record 2: it is not JSON"},
       {"a.csv", "text\n'a", "row 2 has a value whose \" does not end"},
-      {"a.csv", "text\n'a'b\n", "row 2 has more behind the \""},
+      {"a.csv", "text\n'a'b\n", "row 2 has more after the \""},
       {"a.csv", "text\na,b\n", "row 2 has more values than there are names"},
       {"a.csv", "text,x\na,b\nc\n", "row 3 has fewer values than there are names"},
       {"a.csv", "text\nq\351\n", "byte 7, 0xe9, is not UTF-8"},
-      {"a.csv", "text,x\rq1,a1\r", "a line's end that is no newline"},
+      {"a.csv", "text,x\rq1,a1\r", "a line break that is no newline"},
       {"a.json", "[{'question': 'a', 'answer': 'b', 'input': 5}, 1]", "record 1: its input is no text"},
-      {"a.json", "[['a'], {'text': 'b'}]", "record 1: it is no object with members"},
-      {"a.csv", "a,b\nc,d\ne,f\n", "record 1: it has no form that is known; its members: a, b"}};
+      {"a.json", "[['a'], {'text': 'b'}]", "record 1: it is no object with keys"},
+      {"a.csv", "a,b\nc,d\ne,f\n", "record 1: it has no known schema; its keys: a, b"}};
   for (const auto &b : bad) {
     const char *path = data_path(b.name);
     records_write(path, b.text);
-    data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
+    data_expect_rejected(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
   }
   for (const char *fields : {"prompt", "prompt=", "x=y", "prompt=a,b", "=a"})
     EXPECT(record_fields_fault(fields), "--fields %s is taken", fields);
-  EXPECT(!record_fields_fault("") && !record_fields_fault("prompt=a,completion=b"), "good ones are refused");
+  EXPECT(!record_fields_fault("") && !record_fields_fault("prompt=a,completion=b"), "good ones are rejected");
 }
 TEST(records_stream_as_in_memory,
      "an array and a table, packed or not, are encoded by --encode to the bytes of their lines, read in any pieces, "
-     "and going on after a stop") {
+     "and continuing after a stop") {
   char array[8192] = "[", lines[8192] = "", table[8192] = "text,x\n";
   for (int i = 0; i < 60; i++) {
     snprintf(array + strlen(array), 128, "%s\n{'text': 'a [%d], {\\\"',\n 'x': [1, {}]}", i ? "," : "", i);
@@ -428,10 +428,10 @@ TEST(records_are_read_in_bounds,
 }
 
 TEST(cli_few_records_train,
-     "one record trains, and so do eight, with as many sequences a step as there are, and 40 whose held-out one is too "
-     "long: without validation, in a line that names --val_data; of 100 records with a large one few bytes are held "
-     "out; "
-     "what was named and does not fit is refused, and what to raise is named") {
+     "one record trains, and so do eight, with as many sequences per step as there are, and 40 whose held-out one is "
+     "too long: without validation, in a line that names --val_data; of 100 records with a large one few bytes are "
+     "held out; "
+     "what was named and does not fit is rejected, and what to raise is named") {
   static const struct { const char *name; int records, large, code; const char *options, *says[2], *lacks; } runs[] = {
       {"one", 1, -1, 0, "", {"a step has 1 sequence: the data have 1", "nothing is evaluated: the data have too few "
        "records "
@@ -523,10 +523,10 @@ static void records_write_numbered(const char *name, int kind, int first, int co
   free(text);
 }
 TEST(records_of_several_files,
-     "conversations of several files, each another form and container, packed or not, a table too, by list, pattern "
-     "and directory, have the ids and masks of one file with all of them, read and from the cache; a fault is named by "
-     "its file and line; of each file the last record is held out; each one's form and number, and empty answers, are "
-     "said") {
+     "conversations of several files, each another schema and file format, packed or not, a table too, by list, "
+     "pattern and directory, have the ids and masks of one file with all of them, read and from the cache; a fault is "
+     "named by its file and line; of each file the last record is held out; each one's schema and number, and empty "
+     "answers, are said") {
   static const char *const names[] = {"a.jsonl", "b.json", "c.csv.gz", "d.jsonl.gz"};
   char list[4096] = "", cache[600], val[600];
   Error e;
@@ -553,9 +553,9 @@ TEST(records_of_several_files,
     o.data = turn ? list : pattern, o.records = true, o.cache_dir = cache;
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == want && c.cache_used == (turn > 0), "turn %d: other tokens, or cache used %d", turn, c.cache_used);
-    EXPECT(strstr(c.notices.text, "conversations of 4 files, in this order: a.jsonl: 3 as lines of messages; b.json: 3 "
-                  "as an array of Alpaca; c.csv.gz: 3 as a table of questions; d.jsonl.gz: 3 as lines of ShareGPT\n"),
-           "%s", c.notices.text);
+    EXPECT(strstr(c.warnings.text, "conversations of 4 files, in this order: a.jsonl: 3 as lines of messages; b.json: "
+                  "3 as an array of Alpaca; c.csv.gz: 3 as a table of questions; d.jsonl.gz: 3 as lines of ShareGPT\n"),
+           "%s", c.warnings.text);
     corpus_free(&c);
   }
   // A directory has no .json or .csv, and its val... for validation; by weights.
@@ -594,14 +594,15 @@ TEST(records_of_several_files,
   records_write(data_path("several/a.jsonl"), "{'prompt': 'p', 'response': ' \\n'}\n\n{'question': 'q', 'answer': "
                 "'b'}\n{'question': 'q', 'answer': 'b'}\n");
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(strstr(c.notices.text, "1 of 8 conversations to train on have an answer without text"), "%s", c.notices.text);
+  EXPECT(strstr(c.warnings.text, "1 of 8 conversations to train on have an answer without text"), "%s",
+         c.warnings.text);
   corpus_free(&c);
   records_write(data_path("several/d.jsonl"), "{'question': 'q', 'answer': 'b'}\n\n{'question': 'q'}\n");
   REQUIRE(!system("gzip -f \"$TEST_TMP/several/d.jsonl\""), "no gzip");
-  data_expect_refused(o, 3, "several/d.jsonl.gz, line 3: ", "nearest is questions");
+  data_expect_rejected(o, 3, "several/d.jsonl.gz, line 3: ", "nearest is questions");
 }
 TEST(cli_records_mixture,
-     "a mixture of conversations in several files, packed whole: a run on two ranks that goes on with one ends with "
+     "a mixture of conversations in several files, packed whole: a run on two ranks that continues with one ends with "
      "the checkpoint of one that was never stopped; --pack stream says what it cannot do, and a file that is not there "
      "is named") {
   CliRun r;
@@ -613,7 +614,7 @@ TEST(cli_records_mixture,
            "--eval_every -1 --report off --keep 0 --verbose --cache=", test_tmp(), test_tmp());
   CLI_RUN(&r, "%s %s --max_steps 4 --save_every 2 --out %s", cli_ranks(2), text, cli_path("whole"));
   cli_expect_done(&r, "a mixture");
-  EXPECT(strstr(r.text, "notice: conversations of 2 files, in this order: a.jsonl: 28 as lines of messages; b.csv.gz: "
+  EXPECT(strstr(r.text, "warning: conversations of 2 files, in this order: a.jsonl: 28 as lines of messages; b.csv.gz: "
                 "8 as a table of questions") && strstr(r.text, "mixture   75 % ") &&
              strstr(r.text, "conversations in 2 files,"), "%.3000s", r.text);
   cli_free(&r);
@@ -629,16 +630,16 @@ TEST(cli_records_mixture,
   }
   CLI_RUN(&r, "%s %s --data %s/a.jsonl,%s/gone.jsonl --out %s", cli_program(), text, test_tmp(), test_tmp(),
           cli_path("gone"));
-  cli_expect_refusal(&r, "a file that is not there", EXIT_MISSING, cli_expand("--data @/gone.jsonl: No such file or "
+  cli_expect_rejection(&r, "a file that is not there", EXIT_MISSING, cli_expand("--data @/gone.jsonl: No such file or "
                      "directory"));
   cli_free(&r);
   CLI_RUN(&r, "%s %s --pack stream --out %s", cli_program(), text, cli_path("stream"));
-  cli_expect_refusal(&r, "--pack stream", EXIT_MISSING, cli_expand("--data @/a.jsonl: expected token files, .bin; of "
+  cli_expect_rejection(&r, "--pack stream", EXIT_MISSING, cli_expand("--data @/a.jsonl: expected token files, .bin; of "
                      "texts one can be named, or a directory; weights are for token files, and for conversations "
                      "packed whole"));
   cli_free(&r);
 }
-// Three pairs as TRL's messages, and the same in other forms; the last of two texts.
+// Three pairs as TRL's messages, and the same in other schemas; the last of two texts.
 static const char preference_messages[] =
     "{'prompt': [{'role': 'user', 'content': 'A?'}], 'chosen': [{'role': 'assistant', 'content': 'B.'}], "
     "'rejected': [{'role': 'assistant', 'content': 'C, no.'}]}\n"
@@ -648,9 +649,9 @@ static const char preference_messages[] =
     "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n";
 
 TEST(preference_forms_are_pairs,
-     "preferences in TRL's forms with and without a prompt, LLaMA-Factory's two, UltraFeedback's and axolotl's have "
+     "preferences in TRL's schemas with and without a prompt, LLaMA-Factory's two, UltraFeedback's and axolotl's have "
      "the "
-     "ids and masks of TRL's lists of messages; what is none, or is not told apart, is refused by name") {
+     "ids and masks of TRL's lists of messages; what is none, or is not told apart, is rejected by name") {
   static const char *const same[] = {
       // whole conversations, UltraFeedback's with the prompt once more
       "{'prompt': 'A?', 'prompt_id': 'x', 'chosen': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
@@ -674,7 +675,7 @@ TEST(preference_forms_are_pairs,
       "{'role': 'assistant', 'content': 'C, no.'}}\n{'system': 'Be brief.', 'history': [['A?', 'B.']], 'question': "
       "'D?', "
       "'chosen': 'E', 'rejected': 'F'}\n{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n",
-      // a text in front of messages, and a message behind messages
+      // a text in front of messages, and a message after messages
       "{'prompt': 'A?', 'chosen': [{'role': 'assistant', 'content': 'B.'}], 'rejected': [{'role': 'assistant', "
       "'content': "
       "'C, no.'}]}\n{'system': 'Be brief.', 'prompt': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
@@ -689,7 +690,7 @@ TEST(preference_forms_are_pairs,
   REQUIRE(want && n > 100, "%lld ids", (long long)n);
   for (const char *text : same) records_expect(text, "p.jsonl", text, want, n, &chat);
   free(want);
-  // Texts without a prompt: what they have in common, but for the blank; characters stay whole.
+  // Texts without a prompt: what they have in common, but for the space; characters stay whole.
   static const char prompts[] = "{'prompt': 'Say a', 'chosen': ' b', 'rejected': ' c'}\n"
                                 "{'prompt': 'The sky is bl', 'chosen': '\\u00fc', 'rejected': '\\u00f6'}\n";
   records_write(path, prompts);
@@ -716,7 +717,7 @@ TEST(preference_forms_are_pairs,
        "it has no prompt, messages or conversations before its answers", false},
       {"{'prompt': [{'role': 'user', 'content': 'q'}], 'chosen': [{'role': 'user', 'content': 'q'}, {'role': "
        "'assistant', 'content': 'a'}], 'rejected': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': "
-       "'b'}]}", "messages as its prompt, and answers that begin with a question themselves", false}};
+       "'b'}]}", "messages as its prompt, and answers that start with a question themselves", false}};
   chat.fields = "";
   for (const auto &x : bad) {
     Corpus c;
@@ -732,8 +733,8 @@ TEST(preference_forms_are_pairs,
 }
 
 TEST(preference_pairs_are_packed,
-     "both answers of a pair lie in one sequence, the chosen one first, each once and whole, with the reference's sums "
-     "where they begin; a pair that is too long, or has an answer with nothing to train on, is left out and counted") {
+     "both answers of a pair are in one sequence, the chosen one first, each once and whole, with the reference's sums "
+     "where they start; a pair that is too long, or has an answer with nothing to train on, is left out and counted") {
   static int length[120];
   uint64_t state = 6;
   for (int &n : length) n = 2 + (int)(op_random(&state) % 20);
@@ -781,8 +782,8 @@ TEST(preference_pairs_are_packed,
 }
 
 TEST(tokens_are_added,
-     "a tokenizer gets the tokens of a file, by lines or as a JSON array, behind its own, once each, and finds them in "
-     "a text before it is cut; written and read again it is the same; bad files are refused by name") {
+     "a tokenizer gets the tokens of a file, by lines or as a JSON array, after its own, once each, and finds them in "
+     "a text before it is cut; written and read again it is the same; bad files are rejected by name") {
   Tokenizer t, u;
   char path[600], saved[600];
   Error error = {};

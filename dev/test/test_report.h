@@ -243,7 +243,7 @@ TEST(
     int lines = 0, of_cores = 0;
     bool cores = false;
     for (const char *line = r.text; *line && strncmp(line, "[#", 2); line += strcspn(line, "\n") + 1) {
-      if (!strncmp(line, "notice: ", 8)) continue;
+      if (!strncmp(line, "warning: ", 9)) continue;
       cores = !strncmp(line, "  cores  ", 9) || (cores && !strncmp(line, "     ", 5));
       (cores ? of_cores : lines)++;
       EXPECT(strcspn(line, "\n") <= 80, "%s: %d columns: %.*s", row.options, (int)strcspn(line, "\n"),
@@ -274,7 +274,7 @@ TEST(
 }
 
 TEST(report_earlier_runs_are_counted,
-     "an OUT with spaces and quotes in its name, after three runs: one notice counts the earlier runs, and its rm "
+     "an OUT with spaces and quotes in its name, after three runs: one warning counts the earlier runs, and its rm "
      "line, run by a shell, removes just those") {
   CliRun r;
   char out[600], quoted[700], line[4096];
@@ -285,12 +285,12 @@ TEST(report_earlier_runs_are_counted,
             "%s %s --max_steps 1 --eval_every -1 --sample_tokens 0 --out %s; echo mine >%s/ckpt.mine; echo mine "
             ">%s/ckpt.1x",
             cli_ranks(0), cli_small(), quoted, quoted, quoted);
-    EXPECT(cli_count(r.text, "of earlier runs, ") == (i > 0), "run %d: notices:\n%.3000s", i + 1, r.text);
+    EXPECT(cli_count(r.text, "of earlier runs, ") == (i > 0), "run %d: warnings:\n%.3000s", i + 1, r.text);
     if (i < 3) cli_free(&r);
   }
-  const char *notice = strstr(r.text, "notice: 5 files or directories of earlier runs, "),
-             *rm = notice ? strstr(notice, "to remove: ") : NULL;
-  REQUIRE(rm, "run 4: no notice of metrics.jsonl.1 to .3, ckpt.1 and .2:\n%.3000s", r.text);
+  const char *warning = strstr(r.text, "warning: 5 files or directories of earlier runs, "),
+             *rm = warning ? strstr(warning, "to remove: ") : NULL;
+  REQUIRE(rm, "run 4: no warning of metrics.jsonl.1 to .3, ckpt.1 and .2:\n%.3000s", r.text);
   snprintf(line, sizeof line, "%.*s", (int)strcspn(rm + 11, "\n"), rm + 11);
   cli_free(&r);
   CLI_RUN(&r, "cd / && %s && cd %s && ls -d ckpt* metrics*", line, quoted);
@@ -300,13 +300,13 @@ TEST(report_earlier_runs_are_counted,
 }
 
 TEST(report_earlier_runs_in_use_are_kept,
-     "what a run reads its weights from is not among what the notice of earlier runs says to remove") {
+     "what a run reads its weights from is not among what the warning of earlier runs says to remove") {
   CliRun r;
   const char *run = "--max_steps 1 --eval_every -1 --sample_tokens 0 --out";
   CLI_RUN(&r, "cd %s && %s %s %s out && mv out/ckpt out/ckpt.10 && mkdir out/ckpt.1 out/ckpt.2 && %s %s %s out "
           "--init_from out/ckpt.10", test_tmp(), cli_program(), cli_small(), run, cli_program(), cli_small(), run);
   cli_expect_done(&r, "--init_from OUT/ckpt.10");
   const char *rm = strstr(r.text, "; to remove: rm -r "), *others = " out/metrics.jsonl.1 out/ckpt.1 out/ckpt.2\n";
-  EXPECT(rm && !strncmp(rm + 18, others, strlen(others)), "no notice of the others alone:\n%.3000s", r.text);
+  EXPECT(rm && !strncmp(rm + 18, others, strlen(others)), "no warning of the others alone:\n%.3000s", r.text);
   cli_free(&r);
 }

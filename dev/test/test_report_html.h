@@ -164,7 +164,7 @@ TEST(report_page_shows_the_metrics_numbers,
   EXPECT(strstr(cli_string(run, "sample"), "</script><img src=x onerror=alert(1)>"), "the sample is '%s'",
          cli_string(run, "sample"));
   EXPECT(!strcmp(cli_string(run, "name"), out), "the name is '%s'", cli_string(run, "name"));
-  // Memory: every buffer lies in its line of the plan.
+  // Memory: every buffer is in its line of the plan.
   const cJSON *map = page_at(run, "run", "memory_map"), *b, *l;
   size_t total = 0, plan = 0;
   cJSON_ArrayForEach(l, page_at(map, "lines", NULL)) total += (size_t)cJSON_GetArrayItem(l, 2)->valuedouble;
@@ -177,7 +177,7 @@ TEST(report_page_shows_the_metrics_numbers,
     cJSON_ArrayForEach(l, page_at(map, "lines", NULL))
       inside = inside || (cJSON_GetArrayItem(l, 3)->valuedouble == pool &&
                           end <= cJSON_GetArrayItem(l, 2)->valuedouble);
-    EXPECT(inside, "%s lies in no line of the plan", b->child->valuestring);
+    EXPECT(inside, "%s is in no line of the plan", b->child->valuestring);
   }
   cJSON_Delete(page);
   // Any bytes in a sample; a resumed run; another one beside it.
@@ -204,12 +204,12 @@ TEST(report_page_shows_the_metrics_numbers,
   cJSON_Delete(page);
   page = page_open("in three", cli_path("three/report.html"));
   cJSON_Delete(page);
-  static const CliRefusal table[] = {
+  static const CliRejection table[] = {
       {0, "--report=", 2, "--report is on, off, or directories of runs: A,B"},
       {0, "--report ,", 2, "--report is on, off, or directories of runs: A,B"},
       {0, "--report nowhere", 3, "--report nowhere: cannot read nowhere/metrics.jsonl: No such file or directory; "
        "it takes directories of runs, with commas between them"}};
-  cli_expect_refusals(table, 3);
+  cli_expect_rejections(table, 3);
 }
 TEST(report_text_stays_text, "any bytes become a JSON string that is UTF-8 and has no markup, and means the same") {
   static const struct { const char *bytes; size_t count; const char *means; } table[] = {
@@ -248,7 +248,7 @@ TEST(report_points_stand_for_all_steps,
     int count = 0;
     for (int i = 0; i < r.points; i++) {
       const ReportPoint *p = &r.point[REPORT_LOSS][i];
-      EXPECT(p->step == 1 + i * r.stride, "point %d begins at step %lld", i, (long long)p->step);
+      EXPECT(p->step == 1 + i * r.stride, "point %d starts at step %lld", i, (long long)p->step);
       found_least = fmin(found_least, p->least), found_most = fmax(found_most, p->most);
       found_sum += p->sum, count += p->count;
       EXPECT(!r.point[REPORT_LR][i].count, "null counts");
@@ -287,7 +287,7 @@ TEST(report_units_are_bounded,
 }
 TEST(report_shows_units_of_any_model,
      "of 49 units 12 are drawn, the first and the last included, each with its own numbers; a unit that comes later "
-     "begins at its step") {
+     "starts at its step") {
   static ReportRun r;
   report_run_open(&r, "nowhere");
   for (int step = 1; step <= 1500; step++) {
@@ -421,11 +421,11 @@ static void drawn_pages(char *left_out, size_t bytes) {
   cli_expect_done(&r, "runs");
   const int left = drawn_left_out(cli_path("skipped"), &steps);
   snprintf(left_out, bytes, "%d of %d steps left out: %d not finite", left, steps, left);
-  snprintf(printed, sizeof printed, "notice: %d of 30 steps left out, without an update: %d not finite\nfiles: ", left,
+  snprintf(printed, sizeof printed, "warning: %d of 30 steps left out, without an update: %d not finite\nfiles: ", left,
            left);
   EXPECT(left > 0 && steps == 30 && strstr(r.text, printed), "%d of %d left out; it printed:\n%.3000s", left, steps,
          r.text);
-  EXPECT(strstr(r.text, "notice: 4 of 4 steps left out, without an update: 4 overflows of fp16, for which the loss "
+  EXPECT(strstr(r.text, "warning: 4 of 4 steps left out, without an update: 4 overflows of fp16, for which the loss "
                 "scale fell\nfiles: ") && cli_count(r.text, " steps left out") == 2, "it printed:\n%.3000s", r.text);
   cli_free(&r);
   for (int n : {2, 512, 513, 514, 707, 1000, 1027}) {

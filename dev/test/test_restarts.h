@@ -54,25 +54,25 @@ TEST(restarts_what_crashed,
   static const Case table[] = {
       {3, "0", "y", "", 0, "-\n|"},
       {3, "k0", "yy", "", 0,
-       "-\nauto\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+       "-\nauto\n|warning: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
        "checkpoint of step 5, 5 steps are done again\n"},
       {3, "k0", "--", "", 0,
-       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from the "
-       "beginning\n"},
+       "-\n-\n|warning: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from "
+       "step 0\n"},
       {3, "k0", "o-", "", 0,
-       "-\n-\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from the "
-       "beginning\n"},
+       "-\n-\n|warning: the run was killed by signal 9 (Killed) after step 10; it starts again in 0 s (1 of 3) from "
+       "step 0\n"},
       {3, "k0", "r-", "", 0,
-       "-\nauto\n|notice: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
+       "-\nauto\n|warning: the run was killed by signal 9 (Killed) after step 10; it starts again (1 of 3) from the "
        "checkpoint of step 5, 5 steps are done again\n"},
       {3, "l0", "--", "some/ckpt", 0,
-       "some/ckpt\nsome/ckpt\n|notice: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 3) "
+       "some/ckpt\nsome/ckpt\n|warning: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 3) "
        "from --resume some/ckpt\n"},
-      {2, "fakk", "yyyy", "", 128 + SIGKILL, "-\nauto\nauto\n|notice: the run ended with exit code 1 after step 10; "},
+      {2, "fakk", "yyyy", "", 128 + SIGKILL, "-\nauto\nauto\n|warning: the run ended with exit code 1 after step 10; "},
       {9, "lllll", "-----", "", EXIT_LOST,
-       "-\n-\n-\n|notice: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 9) from the "
-       "beginning\nnotice: the run ended with exit code 4 after step 20; it starts again in 0 s (2 of 9) from the "
-       "beginning\nnotice: the run ended with exit code 4 after step 30; it is not started again: 3 starts in a row "
+       "-\n-\n-\n|warning: the run ended with exit code 4 after step 10; it starts again in 0 s (1 of 9) from step "
+       "0\nwarning: the run ended with exit code 4 after step 20; it starts again in 0 s (2 of 9) from step "
+       "0\nwarning: the run ended with exit code 4 after step 30; it is not started again: 3 starts in a row "
        "reached no new checkpoint\n"},
       {9, "ffffffu", "--y--y-", "", EXIT_USAGE, ""},
       {3, "u", "y", "", EXIT_USAGE, "-\n|"},
@@ -144,7 +144,7 @@ TEST(restarts_shared_memory_of_a_lost_job,
 // ---- a run ----------------------------------------------------------------------------------------------------------
 TEST(restarts_end_with_the_same_bits,
      "a run that is killed twice, each time after a checkpoint, starts again and ends with the weights of one that was "
-     "not; SIGUSR1 reaches it; under mpirun it is refused with the loop to type") {
+     "not; SIGUSR1 reaches it; under mpirun it is rejected with the loop to type") {
   CliRun r;
   char small[2048];
   // It prints into a pipe that is read up to a step and no further: it cannot come to its end before it is killed.
@@ -163,7 +163,7 @@ TEST(restarts_end_with_the_same_bits,
   snprintf(small, sizeof small, "%s", cli_small());
   CLI_RUN(&r, script, test_tmp(), cli_program(), small);
   EXPECT(!r.code && strstr(r.text, "code 0\n") && strstr(r.text, "same\n"), "exit code %d:\n%.3000s", r.code, r.text);
-  EXPECT(cli_count(r.text, "notice: the run was killed by signal 9 (Killed) after step ") == 2 &&
+  EXPECT(cli_count(r.text, "warning: the run was killed by signal 9 (Killed) after step ") == 2 &&
          strstr(r.text, "it starts again (2 of 2) from the checkpoint of step "), "it was not started twice:\n%.3000s",
          r.text);
   cli_free(&r);
@@ -179,8 +179,8 @@ TEST(restarts_end_with_the_same_bits,
   EXPECT(r.code == EXIT_SAVED, "exit code %d, must be %d:\n%.2000s", r.code, EXIT_SAVED, r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s --restarts 2 --out %s", cli_ranks(2), small, cli_path("out"));
-  cli_expect_refusal(&r, "--restarts under mpirun", 2, "--restarts 2: a launcher started these ranks, and it ends when "
-                     "one is lost; let the shell start them again: for i in $(seq 3); do mpirun -np 2 "
+  cli_expect_rejection(&r, "--restarts under mpirun", 2, "--restarts 2: a launcher started these ranks, and it ends "
+                     "when one is lost; let the shell start them again: for i in $(seq 3); do mpirun -np 2 "
                      "./train_gpt_fsdp ... --resume auto && break; done");
   cli_free(&r);
   cli_expect_nothing_left("after restarts");

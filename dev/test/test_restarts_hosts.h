@@ -1,5 +1,5 @@
-// test_restarts_hosts.h: --restarts K for ranks that meet by --rdzv, on hosts that are network namespaces: ranks,
-// daemons, mpirun and whole hosts are killed, and what goes on has the bits of one rank that was never disturbed.
+// test_restarts_hosts.h: --restarts K for ranks that rendezvous by --rdzv, on hosts that are network namespaces: ranks,
+// daemons, mpirun and whole hosts are killed, and what continues has the bits of one rank that was never disturbed.
 // Needs test_rdzv_hosts.h and test_restarts.h.
 #pragma once
 
@@ -146,9 +146,9 @@ static inline void restarts_expect_said(const CliRun *r, const char *what, std::
 }
 
 TEST_WAITS(restarts_with_the_ranks_left,
-     "four ranks on two hosts, --restarts 2: one is killed, and two go on, since three do not divide four "
-     "microbatches; mpirun is killed, and two go on again; once more, and all ends; losses and checkpoints are those "
-     "of one rank; the flight records of the first loss are kept") {
+     "four ranks on two hosts, --restarts 2: one is killed, and two continue, since three do not divide four "
+     "microbatches; mpirun is killed, and two continue again; once more, and all ends; losses and checkpoints are "
+     "those of one rank; the flight records of the first loss are kept") {
   CliRun r;
   char out[512], lost[600];
   snprintf(out, sizeof out, "%s", cli_path("out"));
@@ -167,7 +167,7 @@ TEST_WAITS(restarts_with_the_ranks_left,
       "0: train_gpt_fsdp: mpirun was killed by signal 9 after step ",
       "it starts again (2 of 2) with 2 ranks (before 2) from the checkpoint of step ",
       "0: train_gpt_fsdp: mpirun was killed by signal 9; it is not started again: --restarts 2"});
-  EXPECT(cli_count(r.text, "0:   ranks     2 on 1 host,") == 2, "it did not go on with two ranks:\n%.6000s", r.text);
+  EXPECT(cli_count(r.text, "0:   ranks     2 on 1 host,") == 2, "it did not continue with two ranks:\n%.6000s", r.text);
   cli_free(&r);
   restarts_expect_same("killed", out, 400);
   for (int rank = 0; rank < 4; rank++) {
@@ -178,7 +178,7 @@ TEST_WAITS(restarts_with_the_ranks_left,
 }
 
 TEST_WAITS(restarts_without_a_host,
-     "a host's process is killed: the other host goes on alone after --restart_wait, and one started in its place "
+     "a host's process is killed: the other host continues alone after --restart_wait, and one started in its place "
      "waits for the next start, which has all ranks again; file://, Open MPI's daemon killed: all come again, and "
      "Ctrl-C to any process ends all; host 0's process is killed: the other one ends with one line; a wrong option is "
      "not started again") {
@@ -197,7 +197,7 @@ TEST_WAITS(restarts_without_a_host,
       ") has ended or is out of reach: all ranks end",
       ") did not come again within 15 s (--restart_wait): it is left out",
       "it starts again (1 of 2) with 2 ranks (before 4) from the checkpoint of step ",
-      ") came while the run goes on: it waits for the next start",
+      ") came while the run continues: it waits for the next start",
       "it starts again (2 of 2) with 4 ranks (before 2) from the checkpoint of step "});
   cli_free(&r);
   restarts_expect_same("a lost host", out[0], 150);
@@ -208,7 +208,7 @@ TEST_WAITS(restarts_without_a_host,
   restarts_expect_said(&r, "a lost daemon", {
       "it starts again (1 of 3) with 4 ranks (before 4) from the checkpoint of step "});
   EXPECT(cli_count(r.text, "0:   ranks     4 on 2 hosts") == 2 && cli_names(cli_path("shared"), "") == 0,
-         "a lost daemon: it did not go on with four ranks, or has left files:\n%.6000s", r.text);
+         "a lost daemon: it did not continue with four ranks, or has left files:\n%.6000s", r.text);
   cli_free(&r);
   restarts_expect_same("a lost daemon", out[1], 150);
   rdzv_run_hosts(&r, 2, "", restarts_script(out[2],
@@ -218,18 +218,18 @@ TEST_WAITS(restarts_without_a_host,
   cli_free(&r);
   CLI_RUN(&r, "%s %s --rdzv tcp://127.0.0.1:29400 --nproc_per_node 2 --restarts 3 --n_embd 25 --out %s", cli_program(),
           cli_small(), cli_path("wrong"));
-  cli_expect_refusal(&r, "a wrong option", 2, "--n_head 2 does not divide --n_embd 25");
+  cli_expect_rejection(&r, "a wrong option", 2, "--n_head 2 does not divide --n_embd 25");
   cli_free(&r);
   CLI_RUN(&r, "%s %s --rdzv tcp://127.0.0.1:29400 --restart_wait 5 --out %s", cli_program(), cli_small(),
           cli_path("wrong"));
-  cli_expect_refusal(&r, "--restart_wait alone", 2, "--restart_wait belongs to --restarts, on the command line");
+  cli_expect_rejection(&r, "--restart_wait alone", 2, "--restart_wait belongs to --restarts, on the command line");
   cli_free(&r);
   cli_expect_nothing_left("after restarts");
 }
 
 TEST_WAITS(restarts_by_env,
            "env:// with torchrun's variables, two processes on one machine, --restarts 1: a rank is killed, and the "
-           "other one goes on with the losses and checkpoints of one rank; both processes share its end") {
+           "other one continues with the losses and checkpoints of one rank; both processes share its end") {
   CliRun r;
   char out[512];
   snprintf(out, sizeof out, "%s", cli_path("out"));

@@ -1,4 +1,4 @@
-// test_resume.h: what a resumed run takes of its checkpoint, what of the command line, and what it refuses: every
+// test_resume.h: what a resumed run takes of its checkpoint, what of the command line, and what it rejects: every
 // option by its kind. Follows test_checkpoint.h.
 #pragma once
 
@@ -28,7 +28,7 @@ static const OptionClass option_classes[] = {
             "add_tokens export_dtype tensorboard save_model export_hf resume init_from config export_gguf merge "
             "lora_from plan world ranks_per_host on tokens json show_chats"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
-// no notice.
+// no warning.
 static const char option_quiet[] =
     "data val_data data_as text_column eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
     "repetition_penalty sampler save_every save_async keep keep_best";
@@ -76,7 +76,7 @@ static inline void option_start(Start *s, const Options *o, bool resume) {
 }
 
 TEST(resume_treats_every_option_as_its_kind,
-     "each option, of --resume, with --eval_only, and of --init_from: kept ones are taken and contradictions refused "
+     "each option, of --resume, with --eval_only, and of --init_from: kept ones are taken and contradictions rejected "
      "by name, defaults are taken and replacements noted, own ones are left alone") {
   Options saved;
   options_default(&saved, &trainer_table);
@@ -107,29 +107,29 @@ TEST(resume_treats_every_option_as_its_kind,
       if (scenario == 1) o.eval_only = true;
       if (given) EXPECT(option_set(&o, i, given, &error), "%s", error.text);
       error.text[0] = 0;
-      const bool ok = start_options(&start, &o, &error), refused = letter == 'K' && given == other;
+      const bool ok = start_options(&start, &o, &error), rejected = letter == 'K' && given == other;
       const char *want = given ? given : letter == 'O' ? plain : text;
       if (scenario == 1 && i == OPT_eval_only && !given) want = "on";
       option_print(got, sizeof got, &o, spec);
       char said[64];
       snprintf(said, sizeof said, "--%s ", spec->name);
-      EXPECT(ok == !refused, "--%s %s, kind %c of scenario %d: %s", spec->name, given ? given : "(not given)", letter,
-             scenario, ok ? "not refused" : error.text);
+      EXPECT(ok == !rejected, "--%s %s, kind %c of scenario %d: %s", spec->name, given ? given : "(not given)", letter,
+             scenario, ok ? "not rejected" : error.text);
       EXPECT(ok || (!strncmp(error.text, said, strlen(said)) && strstr(error.text, "contradicts some/step_00000003")),
              "%s", error.text);
       EXPECT(!ok || !strcmp(got, want), "--%s %s, kind %c of scenario %d: it is %s, must be %s", spec->name,
              given ? given : "(not given)", letter, scenario, got, want);
       const bool noted = letter == 'D' && given == other && !words_have(option_quiet, spec->name);
-      EXPECT(!ok || noted == (strstr(start.notices, said) == start.notices && start.notices[0]),
-             "--%s %s, kind %c of scenario %d: notices '%s'", spec->name, given ? given : "(not given)", letter,
-             scenario, start.notices);
+      EXPECT(!ok || noted == (strstr(start.warnings, said) == start.warnings && start.warnings[0]),
+             "--%s %s, kind %c of scenario %d: warnings '%s'", spec->name, given ? given : "(not given)", letter,
+             scenario, start.warnings);
       EXPECT(o.given[i] == (given != NULL), "--%s counts as %sgiven", spec->name, o.given[i] ? "" : "not ");
       start_free(&start);
     }
   }
 }
 TEST(resume_options_fit_the_run,
-     "ranks that do not divide the global batch and other tokens are refused in one line; an option unknown to a "
+     "ranks that do not divide the global batch and other tokens are rejected in one line; an option unknown to a "
      "checkpoint of an older program keeps its default") {
   Options saved, o;
   Start start;
@@ -238,9 +238,9 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     EXPECT(start_options(&start, &o, &error) && options_resolve(&o, world, world, &error),
            "%d ranks: %s", world, error.text);
     EXPECT(o.replicas == 1 && o.shards == world && o.strategy == OPT_strategy_full_shard && o.gather_slots == 2 &&
-               o.buffer_dtype == OPT_buffer_dtype_bf16 && !start.notices[0],
+               o.buffer_dtype == OPT_buffer_dtype_bf16 && !start.warnings[0],
            "%d ranks: %s, mesh %dx%d, %lld slots, %s; %s", world, option_word(&o, OPT_strategy), o.replicas, o.shards,
-           (long long)o.gather_slots, option_word(&o, OPT_buffer_dtype), start.notices);
+           (long long)o.gather_slots, option_word(&o, OPT_buffer_dtype), start.warnings);
     start_free(&start);
   }
 
@@ -262,7 +262,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     start_free(&start);
   }
 
-  struct Asked { OptionId id; const char *value, *buffer_dtype, *fp8, *notice; };
+  struct Asked { OptionId id; const char *value, *buffer_dtype, *fp8, *warning; };
   static const Asked asked[] = {
       {OPT_seed, "1", "bf16", "matmul", ""},
       {OPT_device, "cpu", "bf16", "gather", "--fp8 gather replaces the checkpoint's matmul, which needs a GPU"},
@@ -279,13 +279,13 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     const char *buffer = option_word(&o, OPT_buffer_dtype), *fp8 = option_word(&o, OPT_fp8);
     EXPECT(!strcmp(buffer, a.buffer_dtype) && !strcmp(fp8, a.fp8), "%s: --buffer_dtype %s --fp8 %s", a.value, buffer,
            fp8);
-    EXPECT(!strncmp(start.notices, a.notice, strlen(a.notice)) && (a.notice[0] || !start.notices[0]),
-           "%s: it says '%s', must say '%s'", a.value, start.notices, a.notice);
+    EXPECT(!strncmp(start.warnings, a.warning, strlen(a.warning)) && (a.warning[0] || !start.warnings[0]),
+           "%s: it says '%s', must say '%s'", a.value, start.warnings, a.warning);
     start_free(&start);
   }
 }
 TEST(weights_decide_the_shapes,
-     "imported weights give the shapes of the model; an option that contradicts them is refused by name, and "
+     "imported weights give the shapes of the model; an option that contradicts them is rejected by name, and "
      "evaluating or sampling without weights too") {
   Options o;
   Start start;

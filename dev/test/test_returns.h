@@ -28,7 +28,7 @@ static const SchedEntry *returns_of_model(const SchedRun *run, int rank, int end
   }
   return NULL;
 }
-// The sum of stage s goes back: begun by entry `at`.
+// The sum of stage s goes back: started by entry `at`.
 static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, int rank, int at) {
   const SchedEntry *log = run->entry[rank];
   const uint32_t pass = log[at].e.pass;
@@ -37,7 +37,7 @@ static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, i
          k->comm, k->extra, rank, s);
   for (int before = s - 1; before >= 1 && before >= s - 2; before--) {
     const int end = returns_held(run, rank, pass, before, run->count[rank]);
-    EXPECT(at < end, "%s %s, rank %d: the sum of stage %d begins to go back after backward of stage %d", k->comm,
+    EXPECT(at < end, "%s %s, rank %d: the sum of stage %d starts to go back after backward of stage %d", k->comm,
            k->extra, rank, s, before);
     const SchedEntry *last = returns_of_model(run, rank, end);
     for (int i = at; i < run->count[rank] && returns_by_nccl(k) && last; i++) {
@@ -53,7 +53,7 @@ static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, i
 }
 TEST_MPI(returns_go_beside_backward, 4,
          "the record of runs with replicas, over windows, messages, mirrored windows and NCCL, ordered and native: a "
-         "block's sum begins to go back before backward of the block before it ends; on streams neither waits for the "
+         "block's sum starts to go back before backward of the block before it ends; on streams neither waits for the "
          "other; one way back a unit and step, each as many collectives, messages or reads as the formula says") {
   enum { STEPS = 2, UNITS = 5 };                 // of schedule_shapes: four blocks, and what is outside of them
   static const ReturnsMode modes[] = {{4, false, "mpi", "--mesh 2x2", 2},
@@ -86,7 +86,7 @@ TEST_MPI(returns_go_beside_backward, 4,
         else moved += returns && sched_is_access(x) && x->reads && x->owner != r;
       }
       const int peers = returns_by_nccl(&k) || !last ? 1 : strstr(k.extra, "--shm off") ? k.replicas - 1 : 0;
-      EXPECT(begun == STEPS * UNITS && beside == STEPS * (UNITS - 2), "%s %s, rank %d: %d sums begin to go back, must "
+      EXPECT(begun == STEPS * UNITS && beside == STEPS * (UNITS - 2), "%s %s, rank %d: %d sums start to go back, must "
              "be %d", k.comm, k.extra, r, begun, STEPS * UNITS);
       EXPECT(moved == STEPS * UNITS * peers, "%s %s, rank %d: sums go back by %d collectives, messages or reads, must "
              "be %d", k.comm, k.extra, r, moved, STEPS * UNITS * peers);

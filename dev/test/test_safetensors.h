@@ -63,7 +63,7 @@ TEST(crc32c_parts, "bytes checked in pieces, chained or XORed in any order, have
   // A part far from the block's end: as many zero bytes after it.
   static uint8_t far[70000];
   memcpy(far, data, 100);
-  EXPECT(crc32c_part(data, 100, sizeof far - 100) == crc32c_part(far, sizeof far, 0), "bytes behind it do not count");
+  EXPECT(crc32c_part(data, 100, sizeof far - 100) == crc32c_part(far, sizeof far, 0), "bytes after it do not count");
 }
 
 // ================================================================================================ files for the reader
@@ -90,8 +90,8 @@ static inline HostileFile hostile_header(const char *json, size_t json_bytes, ui
   free(file);
   return f;
 }
-// Must be refused, in one printable line that names the file and contains every one of `reasons` (separated by '|').
-static inline void expect_refused(const HostileFile *f, const char *what, const char *reasons) {
+// Must be rejected, in one printable line that names the file and contains every one of `reasons` (separated by '|').
+static inline void expect_rejected(const HostileFile *f, const char *what, const char *reasons) {
   SafetensorsFile s;
   if (safetensors_open(&s, f->path)) {
     test_fail(__FILE__, __LINE__, "accepted: %.200s", what);
@@ -106,9 +106,9 @@ static inline void expect_refused(const HostileFile *f, const char *what, const 
   for (char *r = strtok_r(text, "|", &save); r; r = strtok_r(NULL, "|", &save))
     EXPECT(strstr(s.error, r), "%.200s: must name `%s`: %s", what, r, s.error);
 }
-static inline void expect_header_refused(const char *json, int data, const char *reasons) {
+static inline void expect_header_rejected(const char *json, int data, const char *reasons) {
   HostileFile f = hostile_header(json, strlen(json), strlen(json), data);
-  expect_refused(&f, json, reasons);
+  expect_rejected(&f, json, reasons);
   close(f.fd);
 }
 
@@ -178,7 +178,7 @@ TEST(safetensors_round_trip, "a header that was written reads back as the same t
   free(twice);
 }
 
-TEST(safetensors_accepts, "every legal form of a header is read: order, blanks, escapes, foreign dtypes, no tensors") {
+TEST(safetensors_accepts, "every legal form of a header is read: order, spaces, escapes, foreign dtypes, no tensors") {
   const struct { const char *json; int data, count; } cases[] = {
       {"{}", 0, 0},
       {"{\"__metadata__\":{}}  ", 0, 0},
@@ -218,11 +218,12 @@ TEST(safetensors_accepts, "every legal form of a header is read: order, blanks, 
 #define ST_TENSOR(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define ST_ONE(dtype, shape, offsets) "{" ST_TENSOR("t", dtype, shape, offsets) "}"
-TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one printable line, the tensor, the reason") {
+TEST(safetensors_hostile_headers, "every kind of wrong header is rejected: one printable line, the tensor, the "
+     "reason") {
   static const struct { const char *json; int data; const char *reasons; } cases[] = {
       {"", 8, "byte 8|'{'"}, {" {}", 8, "byte 8|'{'"}, {"[]", 8, "'{'"}, {"\xef\xbb\xbf{}", 8, "'{'"},
-      {"null", 8, "'{'"}, {"{", 8, "found its end"}, {"{}}", 0, "nothing but blanks"},
-      {"{} x", 0, "nothing but blanks|byte 11"}, {"{}{}", 0, "nothing but blanks"}, {"{,}", 0, "name of a tensor"},
+      {"null", 8, "'{'"}, {"{", 8, "found its end"}, {"{}}", 0, "nothing but spaces"},
+      {"{} x", 0, "nothing but spaces|byte 11"}, {"{}{}", 0, "nothing but spaces"}, {"{,}", 0, "name of a tensor"},
       {"{\"t\"}", 0, "':'"}, {"{t:1}", 0, "name of"}, {"{\"t\":1}", 0, "\"t\"|not an object"},
       {"{\"t\":{}}", 0, "\"t\"|lacks dtype"}, {"{\"t\":[]}", 0, "not an object"},
       {"{\"t\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "\"t\"|lacks data_offsets"},
@@ -258,7 +259,7 @@ TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one pr
       {ST_ONE("F32", "[1]", "[0,4,4]"), 4, "data_offsets|more than 2"},
       {ST_ONE("F32", "[1]", "4"), 4, "not an array"}, {ST_ONE("F32", "[1]", "[-4,0]"), 4, "data_offsets|negative"},
       {ST_ONE("F32", "[1]", "[0,4.0]"), 4, "not whole"},
-      {ST_ONE("F32", "[1]", "[4,0]"), 4, "\"t\"|end (0) before they begin (4)"},
+      {ST_ONE("F32", "[1]", "[4,0]"), 4, "\"t\"|end (0) before they start (4)"},
       {ST_ONE("F32", "[1]", "[0,1e300]"), 4, "data_offsets|not whole"},
       {ST_ONE("F32", "[1]", "[0,NaN]"), 4, "not a number"},
       {ST_ONE("F32", "[1]", "[0,9007199254740992]"), 4, "data_offsets|2^53"},
@@ -297,14 +298,14 @@ TEST(safetensors_hostile_headers, "every kind of wrong header is refused: one pr
       {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "__metadata__ holds \"a\" twice"},
       {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice"},
       {"{\"__metadata__\":{\"a\":\"1\",}}", 0, "a key of __metadata__"}, {"{\"__metadata__\":{\"a\"}}", 0, "':'"}};
-  for (const auto &c : cases) expect_header_refused(c.json, c.data, c.reasons);
-  const char nul[] = "{}\0\0";                   // zeros are not blanks
+  for (const auto &c : cases) expect_header_rejected(c.json, c.data, c.reasons);
+  const char nul[] = "{}\0\0";                   // zeros are not spaces
   HostileFile f = hostile_header(nul, 4, 4, 0);
-  expect_refused(&f, "zeros behind the header", "nothing but blanks|NUL");
+  expect_rejected(&f, "zeros after the header", "nothing but spaces|NUL");
   close(f.fd);
 }
 
-TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets and paths of no file are refused") {
+TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets and paths of no file are rejected") {
   const char *const json = ST_ONE("F32", "[1]", "[0,4]");
   const uint64_t whole = strlen(json);
   for (uint64_t length : {(uint64_t)0, (uint64_t)1, whole - 1, whole + 1, whole + 4, whole + 5, (uint64_t)99999999,
@@ -312,13 +313,13 @@ TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets a
     HostileFile f = hostile_header(json, whole, length, 4);
     char what[64];
     snprintf(what, sizeof what, "header length %llu", (unsigned long long)length);
-    expect_refused(&f, what, length > 100000000 ? "header length|above 100000000" :
+    expect_rejected(&f, what, length > 100000000 ? "header length|above 100000000" :
                    length > whole + 4 ? "header has|cut short" : length > whole ? "cut short" : "header is damaged");
     close(f.fd);
   }
   for (int bytes = 0; bytes < 10; bytes++) {
     HostileFile f = hostile_file("\2\0\0\0\0\0\0\0{}", (size_t)bytes);
-    expect_refused(&f, "a file of a few bytes", "not a safetensors file");
+    expect_rejected(&f, "a file of a few bytes", "not a safetensors file");
     close(f.fd);
   }
   enum { DEEP = 1 << 20 };
@@ -328,7 +329,7 @@ TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets a
       size_t n = (size_t)sprintf(deep, "%s", head);
       while (n + strlen(unit) <= DEEP) { memcpy(deep + n, unit, strlen(unit)); n += strlen(unit); }
       HostileFile f = hostile_header(deep, n, n, 0);
-      expect_refused(&f, "nested a million deep", "");
+      expect_rejected(&f, "nested a million deep", "");
       close(f.fd);
     }
   }
@@ -343,7 +344,7 @@ TEST(safetensors_hostile_lengths, "impossible lengths, a million open brackets a
   EXPECT(!safetensors_open(&s, path) && strstr(s.error, "not a regular file"), "a FIFO: %s", s.error);
 }
 
-TEST(safetensors_truncated, "a file cut at any byte, or longer by one, is refused") {
+TEST(safetensors_truncated, "a file cut at any byte, or longer by one, is rejected") {
   SafetensorsTensor t[small_tensors];
   size_t bytes, header;
   char *file = small_file(t, &bytes, &header);
@@ -355,14 +356,14 @@ TEST(safetensors_truncated, "a file cut at any byte, or longer by one, is refuse
     REQUIRE(!ftruncate(f.fd, (off_t)n), "cannot cut the file");
     char what[64];
     snprintf(what, sizeof what, "the first %zu of %zu bytes", n, bytes);
-    expect_refused(&f, what, n < 10 ? "not a safetensors file" : n < header ? "header|cut short" :
+    expect_rejected(&f, what, n < 10 ? "not a safetensors file" : n < header ? "header|cut short" :
                    "tensor|data_offsets|cut short");
   }
   close(f.fd);
   file = (char *)realloc(file, bytes + 1);
   file[bytes] = 0;
   f = hostile_file(file, bytes + 1);
-  expect_refused(&f, "one byte more", "last 1 bytes");
+  expect_rejected(&f, "one byte more", "last 1 bytes");
   close(f.fd);
   free(file);
 }
@@ -380,7 +381,7 @@ static inline bool small_free_text(const char *file, size_t header, size_t at, b
   }
   return false;
 }
-TEST(safetensors_bit_flips, "a flipped bit changes a character of a name or of the metadata, or is refused") {
+TEST(safetensors_bit_flips, "a flipped bit changes a character of a name or of the metadata, or is rejected") {
   SafetensorsTensor t[small_tensors];
   size_t bytes, header;
   int accepted = 0;
@@ -417,7 +418,7 @@ TEST(safetensors_bit_flips, "a flipped bit changes a character of a name or of t
   free(file);
 }
 
-TEST(safetensors_many_tensors, "30000 shuffled tensors are put in order and found; a name twice is refused") {
+TEST(safetensors_many_tensors, "30000 shuffled tensors are put in order and found; a name twice is rejected") {
   const int count = 30000;
   char *json = (char *)malloc((size_t)count * 100), *at = json;
   for (int i = 0; i < count; i++) {
@@ -438,6 +439,6 @@ TEST(safetensors_many_tensors, "30000 shuffled tensors are put in order and foun
   safetensors_close(&s);
   close(f.fd);
   memcpy(strstr(json, "\"tensor.20000\""), "\"tensor.20001\"", 14);
-  expect_header_refused(json, count, "\"tensor.20001\"|twice");
+  expect_header_rejected(json, count, "\"tensor.20001\"|twice");
   free(json);
 }

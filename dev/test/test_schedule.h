@@ -4,7 +4,7 @@
 #include "dev/cuda_emu/emu.h"
 
 // Small, with everything that a schedule can get wrong: more blocks than slots (backward gathers again), at least two
-// microbatches per rank (the root's gradient slot is used twice a step), dropout, odd widths, enough steps for a
+// microbatches per rank (the root's gradient slot is used twice per step), dropout, odd widths, enough steps for a
 // capture and two replays.
 static const char schedule_shapes[] = "--n_layer 4 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                                       "--batch_size 1 --global_batch 12 --lr 0.01 --warmup 0 --clip 0.5 --dropout 0.1 "
@@ -51,7 +51,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   if (!world_comm(world, &comm)) return false;
   static Trainer t;
   Options o;
-  // "native": refused with --comm auto, so it is set like --comm, after the parser.
+  // "native": rejected with --comm auto, so it is set like --comm, after the parser.
   const bool native = !strncmp(extra, "native", 6);
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   option_pick(&o, OPT_comm, comm_name);
@@ -215,7 +215,7 @@ static inline void schedule_mode(const Corpus *corpus, const char *comm, const S
   }
   schedule_variant.chunk_numel = 0;
 }
-// Every mode of the list over each of `comms`: "nccl", "mpi", both with a blank between, or "self".
+// Every mode of the list over each of `comms`: "nccl", "mpi", both with a space between, or "self".
 static inline void schedule_modes(const ScheduleMode *modes, int count, const char *comms, int seeds) {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
@@ -414,7 +414,7 @@ TEST(schedule_a_lost_peer_ends_the_wait, "NCCL fails in the background of a step
 TEST(schedule_needs_every_wait_nccl, "NCCL schedule, eager: leave out any one wait and the result is wrong") {
   schedule_mutants(ScheduleCase{2, "nccl", "--graph off", ""}, 9);
 }
-TEST(schedule_needs_every_wait_graph, "NCCL schedule, captured: leave out any one wait and it is refused or wrong") {
+TEST(schedule_needs_every_wait_graph, "NCCL schedule, captured: leave out any one wait and it is rejected or wrong") {
   schedule_mutants(ScheduleCase{2, "nccl", "", ""}, 9);
 }
 TEST(schedule_needs_every_wait_mpi, "staged schedule of --comm mpi: leave out any one wait and the result is wrong") {

@@ -95,7 +95,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   }
   f->record = NULL;
   record.paused = true;
-  // In every microbatch the gradient of each stage begins in a separate buffer; other buffers, at the beginning of the
+  // In every microbatch the gradient of each stage starts in a separate buffer; other buffers, at the start of the
   // step and where the placement says, in the slots and in the staging they overwrite.
   int64_t buffers = 0, begun = 0, given = f->shared.slot[0] + f->shared.slot[1];
   for (int i = 0; i < o.grad_accum * f->shared.points; i++) given += __builtin_popcount((unsigned)fsdp_waits_at(f, i));
@@ -104,8 +104,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   for (int i = 0; i < record.count; i++)
     begun += record.entry[i].kind == RECORD_FREE && record.entry[i].op == HELD_GRADIENT && !record.entry[i].number;
   const int64_t must = v.steps * (o.grad_accum * buffers + given) * (1 + f->lay.mirrored);
-  EXPECT(begun == must, "N=%d %s: gradient buffers were begun %lld times, must be %lld", world, extra, (long long)begun,
-         (long long)must);
+  EXPECT(begun == must, "N=%d %s: gradient buffers were started %lld times, must be %lld", world, extra,
+         (long long)begun, (long long)must);
   const Traffic moved = sched_traffic(&record);
   EXPECT(!memcmp(&moved, &f->traffic, sizeof moved), "N=%d %s: the record tells of other traffic than was counted: "
          "gathers %lld (%lld) of %lld bytes (%lld), reductions %lld (%lld) of %lld (%lld), replicas %lld (%lld), small "
@@ -157,7 +157,7 @@ static void sched_free(SchedRun *run) {
   X(SWAP_COLLECTIVES, "two collectives are swapped") X(READ_EARLY, "something is read before it is written") \
   X(REDUCE_EARLY, "a gradient is read before its last write") \
   X(GATHER_EARLY, "a slot is written before its last reader's release") \
-  X(PUBLISH_EARLY, "a counter is told too early") X(PARTIAL_EARLY, "a partial sum is taken before it exists") \
+  X(PUBLISH_EARLY, "a counter is published too early") X(PARTIAL_EARLY, "a partial sum is taken before it exists") \
   X(SHARD_EARLY, "a peer's shard is read before the barrier that ends its update") \
   X(UPDATE_EARLY, "a shard is updated when only its owner is known not to read it again")
 #define X(id, words) MUTANT_##id,

@@ -146,7 +146,7 @@ TEST(shards_mixture,
       int32_t in[B * T], out[B * T], in2[B * T], out2[B * T];
       sampler_set_epoch(&x, step / x.steps_per_epoch);
       microbatch_fill(&x, step % x.steps_per_epoch, m, in, out);
-      if (step > STEPS - 20) {                   // begins here: a run that goes on
+      if (step > STEPS - 20) {                   // starts here: a run that continues
         sampler_set_epoch(&y, step / x.steps_per_epoch);
         microbatch_fill(&y, step % x.steps_per_epoch, m, in2, out2);
         wrong += memcmp(in, in2, sizeof in) || memcmp(out, out2, sizeof out);
@@ -232,7 +232,7 @@ static inline void shard_expect_dies(const Split *s, int64_t at, int code, const
 }
 TEST(shards_that_change,
      "a file that shrinks is named by the read that comes short, never a signal; one that is removed is read on; an id "
-     "out of the vocabulary is named at the start or when it is read; a Megatron index that does not fit is refused") {
+     "out of the vocabulary is named at the start or when it is read; a Megatron index that does not fit is rejected") {
   enum { N = 3000, BIG = 10 << 20 };
   static uint16_t ids[N];
   Corpus c;
@@ -249,7 +249,7 @@ TEST(shards_that_change,
   corpus_free(&c);
   // A file in which no block that identifies it has the bad id.
   const int fd = open(cli_path("big_train.bin"), O_CREAT | O_RDWR | O_TRUNC, 0666);
-  const int64_t bad = (BIG * 2 - 65536) / 255 / 2 * 3 - 2000;    // behind block 2
+  const int64_t bad = (BIG * 2 - 65536) / 255 / 2 * 3 - 2000;    // after block 2
   const uint16_t id = 290;
   if (ftruncate(fd, BIG * 2) || pwrite(fd, &id, 2, 2 * bad) != 2) die_missing("cannot write");
   close(fd);
@@ -265,10 +265,10 @@ TEST(shards_that_change,
     shard_write("m_val.bin", SHARD_LLMC, ids, 50);
     shard_write("m_train.bin", kind, ids, N);
     data_flip_byte(cli_path("m_train.idx"), 17);
-    data_expect_refused(o, 3, "m_train.idx", "dtype");
+    data_expect_rejected(o, 3, "m_train.idx", "dtype");
     static const struct { int at, bytes; int64_t value; const char *says; } faults[] = {
         {34, 4, -5, "a sequence has a negative length"}, {42, 8, 2, "its first sequence is not at byte 0"},
-        {50, 8, 3, "its sequences do not lie one behind another"},
+        {50, 8, 3, "its sequences are not stored one after another"},
         {58, 8, 7, "its documents do not end at sequences in their order"}, {58, 8, -1, "its documents do not end"}};
     for (const auto &x : faults) {
       shard_write("m_train.bin", kind, ids, N);
@@ -276,13 +276,13 @@ TEST(shards_that_change,
       fseek(f, x.at, SEEK_SET);
       fwrite(&x.value, 1, (size_t)x.bytes, f);
       fclose(f);
-      data_expect_refused(o, 3, x.says, "m_train.idx is a Megatron index that is damaged");
+      data_expect_rejected(o, 3, x.says, "m_train.idx is a Megatron index that is damaged");
     }
     shard_write("m_train.bin", kind, ids, N);
     if (truncate(cli_path("m_train.bin"), 800)) die_missing("cannot truncate");
-    data_expect_refused(o, 3, "do not belong together", "m_train.bin has 800 bytes");
+    data_expect_rejected(o, 3, "do not belong together", "m_train.bin has 800 bytes");
     if (truncate(cli_path("m_train.idx"), 60)) die_missing("cannot truncate");
-    data_expect_refused(o, 3, "m_train.idx is a Megatron index that is damaged", "write it again");
+    data_expect_rejected(o, 3, "m_train.idx is a Megatron index that is damaged", "write it again");
   }
   TokenFile wide = {};                           // ids of 2^31 and above, too, which no vocabulary reaches
   Error line = {};
@@ -338,7 +338,7 @@ TEST(shards_lists_are_checked, "lists, weights and --val_data: what is wrong is 
   corpora_text("a.txt", 50, "\n");
   corpora_text("v.txt", 50, "\n");
   const struct { const char *data, *val; int code; const char *has, *has_too; } table[] = {
-      {"@/a_train.bin:0.5,@/b.bin", "@/v.bin", 2, "expected: FILES,FILES", "weights above 0 behind all of them"},
+      {"@/a_train.bin:0.5,@/b.bin", "@/v.bin", 2, "expected: FILES,FILES", "weights above 0 after all of them"},
       {"@/a_train.bin:0,@/b.bin:1", "@/v.bin", 2, "expected: FILES,FILES", "above 0"},
       {"@/a_train.bin:1.2.3,@/b.bin:1", "@/v.bin", 2, "expected: FILES,FILES", "above 0"},
       {"@/a_train.bin,,@/b.bin", "@/v.bin", 2, "expected: FILES,FILES", "a_train"},
@@ -356,21 +356,21 @@ TEST(shards_lists_are_checked, "lists, weights and --val_data: what is wrong is 
     snprintf(val, sizeof val, "%s", cli_expand(row.val));
     CorpusOptions o = shard_options(cli_expand(row.data));
     o.val_data = val;
-    data_expect_refused(o, row.code, row.has, row.has_too);
+    data_expect_rejected(o, row.code, row.has, row.has_too);
   }
   Corpus c;
   Error e;
   CorpusOptions o = shard_options(cli_path("a.txt"));
   o.val_data = cli_path("v.txt");
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(c.split[SPLIT_TRAIN].lines == 50 && c.split[SPLIT_VALID].lines == 50 && !c.notices.text[0], "%s",
-         c.notices.text);
+  EXPECT(c.split[SPLIT_TRAIN].lines == 50 && c.split[SPLIT_VALID].lines == 50 && !c.warnings.text[0], "%s",
+         c.warnings.text);
   corpus_free(&c);
 }
 
 TEST(shards_train_as_one,
      "one file on 1 rank, its shards on 3 ranks stopped and resumed on 2: the same losses; so with a mixture, whose "
-     "shares the start prints") {
+     "shares the startup log shows") {
   enum { N = 1500 };
   static uint16_t ids[N];
   shard_ids(ids, N, 4);

@@ -4,43 +4,43 @@
 TEST(sm_margin_table,
      "--sm_margin auto: Hopper with NVSwitch 16, H100 PCIe 8, all others and instances 0; two kernels of NCCL fit into "
      "any margin, and without one into any GPU") {
-  const struct { int major, minor, multiprocessors, margin; } cases[] = {
+  const struct { int major, minor, sms, margin; } cases[] = {
       {9, 0, 132, 16}, {9, 0, 114, 8}, {9, 0, 16, 0}, {9, 0, 78, 0}, {10, 0, 148, 0}, {10, 3, 160, 0}, {8, 0, 108, 0},
       {8, 6, 84, 0},   {8, 9, 128, 0}, {12, 0, 170, 0}};
   for (const auto &k : cases) {
-    const SmMargin *row = sm_margin_row(k.major, k.minor, k.multiprocessors);
-    EXPECT(row && row->margin == k.margin && row->why[0], "sm_%d%d x %d: %d", k.major, k.minor, k.multiprocessors,
+    const SmMargin *row = sm_margin_row(k.major, k.minor, k.sms);
+    EXPECT(row && row->margin == k.margin && row->why[0], "sm_%d%d x %d: %d", k.major, k.minor, k.sms,
            row ? row->margin : -1);
   }
   for (int both = 2; both <= SM_MARGIN_MAX; both++) {
     const int blocks = nccl_blocks(both, 132), all = nccl_blocks(0, both + 1);
     EXPECT(blocks >= 1 && 2 * blocks <= both && !(blocks & (blocks - 1)) && (blocks == 64 || 4 * blocks > both),
            "margin %d: %d blocks", both, blocks);
-    EXPECT(all == blocks, "no margin on %d multiprocessors: %d blocks, not %d", both + 1, all, blocks);
+    EXPECT(all == blocks, "no margin on %d SMs: %d blocks, not %d", both + 1, all, blocks);
   }
 }
-TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of the GPU; all else is refused") {
-  const struct { const char *text; int multiprocessors, margin; const char *said; } cases[] = {
+TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of the GPU; all else is rejected") {
+  const struct { const char *text; int sms, margin; const char *said; } cases[] = {
       {"0", 132, 0, ""},
       {"auto", 132, 16, ""},
       {"auto", 16, 0, ""},
       {"24", 132, 24, ""},
       {"131", 132, 131, ""},
       {"132", 132, 0,
-       "--sm_margin 132 leaves nothing for matrix multiplies: GPU has 132 multiprocessors; give fewer, or auto"},
+       "--sm_margin 132 leaves nothing for matrix multiplies: GPU has 132 SMs; give fewer, or auto"},
       {"1", 132, 0,
        "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: give 2 or more, "
        "or 0 to reserve none"},
-      {"16x", 132, 0, "--sm_margin '16x' is neither auto nor a number of multiprocessors, like 16"},
-      {"-2", 132, 0, "--sm_margin '-2' is neither auto nor a number of multiprocessors, like 16"},
-      {"99999", 132, 0, "--sm_margin '99999' is neither auto nor a number of multiprocessors, like 16"}};
+      {"16x", 132, 0, "--sm_margin '16x' is neither auto nor a number of SMs, like 16"},
+      {"-2", 132, 0, "--sm_margin '-2' is neither auto nor a number of SMs, like 16"},
+      {"99999", 132, 0, "--sm_margin '99999' is neither auto nor a number of SMs, like 16"}};
   for (const auto &k : cases) {
     Options o;
     Error error = {};
     test_options(&o, 1, "%s", "");
     strcpy(o.sm_margin, k.text);
-    const bool read = sm_margin_refuse(&o, &error);
-    const int margin = read ? sm_margin_for(&o, "GPU", 9, 0, k.multiprocessors, &error) : 0;
+    const bool read = sm_margin_reject(&o, &error);
+    const int margin = read ? sm_margin_for(&o, "GPU", 9, 0, k.sms, &error) : 0;
     EXPECT(!strcmp(error.text, k.said) && (error.text[0] || margin == k.margin), "--sm_margin %s: %d, '%s'", k.text,
            margin, error.text);
   }
@@ -54,10 +54,10 @@ TEST_MPI(sm_margin_of_a_checkpoint, 1, "a checkpoint's --sm_margin becomes 0 on 
     EXPECT(!strcmp(o.sm_margin, "0") && !d.sm_margin, "%s: %s, %d", saved, o.sm_margin, d.sm_margin);
   }
 }
-TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors that --sm_margin leaves") {
+TEST(sm_margin_of_plans, "a plan's matrix multiplies take the SMs that --sm_margin leaves") {
   Machine m = {};
-  m.multiprocessors = 132;
-  const Tensor tiles = tensor_of(NULL, BF16, 132 * 128, 256);    // of the best kind: one turn of all multiprocessors
+  m.sms = 132;
+  const Tensor tiles = tensor_of(NULL, BF16, 132 * 128, 256);    // of the best kind: one turn of all SMs
   const double all = product_fill(&m, tiles);
   m.sm_margin = 16;
   EXPECT(all == 1 && product_fill(&m, tiles) < 0.9, "132 tiles: %g, beside NCCL %g", all, product_fill(&m, tiles));
@@ -70,7 +70,7 @@ TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors th
       {"--on h100", 0, ""}, {"--on h100 --sm_margin auto", 16, ""}, {"--on b200 --sm_margin auto", 0, ""},
       {"--on a100 --sm_margin 24", 24, ""},
       {"--on a100 --sm_margin 108", 0,
-       "--sm_margin 108 leaves nothing for matrix multiplies: a100 has 108 multiprocessors; give fewer, or auto"}};
+       "--sm_margin 108 leaves nothing for matrix multiplies: a100 has 108 SMs; give fewer, or auto"}};
   for (const auto &k : cases) {
     Options o;
     PlanDevice d = {};
@@ -82,11 +82,11 @@ TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors th
   }
 }
 
-TEST(sm_margin_is_said, "the start says how multiprocessors are dealt out") {
+TEST(sm_margin_is_said, "the startup log shows how SMs are divided") {
   static RunView run;
-  run.device.multiprocessors = 132, run.device.sm_margin = 16;
+  run.device.sms = 132, run.device.sm_margin = 16;
   char *text = words_of(&run, sm_margin_words);
-  EXPECT(!strcmp(text, "116 of 132 multiprocessors for matrix multiplies; 16 for NCCL: 8 blocks for gathers, 8 for all "
+  EXPECT(!strcmp(text, "116 of 132 SMs for matrix multiplies; 16 for NCCL: 8 blocks for gathers, 8 for all "
                  "else"), "%s", text);
   free(text);
 }
@@ -109,7 +109,7 @@ TEST_MPI(sm_margin_ranks_change_no_bit, 4,
       if (!margin && k.world != 2) continue;
       if (!schedule_run(&r, &corpus, &ops_cuda_emulated, k.world, "nccl", k.extra)) continue;
       schedule_expect(&r, alone, "margin %d, N=%d, %s", margin, k.world, k.extra);
-      EXPECT(schedule_nccl_blocks == 2, "margin %d, N=%d, %s: NCCL may have %d blocks at once on 4 multiprocessors",
+      EXPECT(schedule_nccl_blocks == 2, "margin %d, N=%d, %s: NCCL may have %d blocks at once on 4 SMs",
              margin, k.world, k.extra, schedule_nccl_blocks);
     }
   }

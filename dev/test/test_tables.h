@@ -154,8 +154,8 @@ TEST(report_record_has_what_verbose_prints,
   const double placed = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "placed"));
   const double alive = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "alive_most"));
   EXPECT(alive > 0 && alive <= placed && placed < total, "%.0f bytes alive of %.0f", alive, placed);
-  snprintf(line, sizeof line, "\n  of it %.0f bytes are shared by what is never alive at once; at most %.0f of them "
-           "are alive\n", placed, alive);
+  snprintf(line, sizeof line, "\n  of it %.0f bytes are shared by buffers of disjoint live ranges; at most %.0f of "
+           "them are live\n", placed, alive);
   EXPECT(strstr(r.text, line), "no line is%s", line);
   snprintf(line, sizeof line, "\nsharding: %s\n", cli_string(run, "sharding"));
   EXPECT(strstr(r.text, line), "no line is%s", line);

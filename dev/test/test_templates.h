@@ -27,12 +27,12 @@ static char *templates_render(const char *text, const cJSON *variables, JinjaFau
 TEST(templates_equal_jinja2,
      "templates that together use every construct of the interpreter render what jinja2 does, with its blocks of "
          "what is "
-     "trained on (dev/make_template_fixture.py); what jinja2 refuses is refused with its line") {
+     "trained on (dev/make_template_fixture.py); what jinja2 rejects is rejected with its line") {
   int64_t bytes;
   char *file = file_get("dev/fixtures/templates.jsonl", 1 << 20, &bytes), *line = file;
   REQUIRE(file, "no fixture");
   cJSON *variables = NULL;
-  int count = 0, refused = 0;
+  int count = 0, rejected = 0;
   for (char *end; (end = strchr(line, '\n')); line = end + 1) {
     *end = 0;
     cJSON *x = json_parse_spelled(line);
@@ -49,11 +49,11 @@ TEST(templates_equal_jinja2,
     for (size_t i = 0; got && i < n; i++)
       EXPECT((double)spans[i] == cJSON_GetNumberValue(cJSON_GetArrayItem(at, (int)i)), "%s: span %zu", text, i);
     EXPECT(!got || (int)n == cJSON_GetArraySize(at), "%s: %zu spans", text, n);
-    count++, refused += !got;
+    count++, rejected += !got;
     free(got);
     cJSON_Delete(x);
   }
-  EXPECT(count > 25 && refused > 10, "%d templates, %d refused", count, refused);
+  EXPECT(count > 25 && rejected > 10, "%d templates, %d rejected", count, rejected);
   cJSON_Delete(variables);
   free(file);
 }
@@ -86,7 +86,7 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
   cJSON_Delete(none);
 }
-// A conversation by a template: what is trained on, each stretch with | behind it, is `want`.
+// A conversation by a template: what is trained on, each stretch with | after it, is `want`.
 static void templates_expect(const char *text, const char *name, const char *line, const char *want, bool last =
                              false) {
   char path[256], got[2048] = "";
@@ -114,8 +114,8 @@ static void templates_expect(const char *text, const char *name, const char *lin
   tokenizer_free(&t);
 }
 TEST(templates_mask_what_is_answered,
-     "by any template what is trained on decodes to each answer and its end, and nothing else: with a begin token, a "
-     "default system message, text before and behind, a forced <think>, headers in words; an answer before which the "
+     "by any template what is trained on decodes to each answer and its end, and nothing else: with a BOS token, a "
+     "default system message, text before and after, a forced <think>, headers in words; an answer before which the "
      "template rewrites what was is left out and counted; where a template has no end, up to the next header; "
      "{% generation %} says it where it is there; --train_on last is the last") {
   static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
@@ -149,7 +149,7 @@ TEST(templates_mask_what_is_answered,
                    "{% endgeneration %}{{ '<|im_end|>' }}{% else %}{{ m.content ~ '<|im_end|>' }}{% endif %}{% "
                        "endfor %}" ASKS, "chatml",
                    line, "a <|im_end|> \u00e9|b|");
-  templates_expect("{{ raise_exception('Never mind') }}", "chatml", line, "the chat template refuses it: Never mind");
+  templates_expect("{{ raise_exception('Never mind') }}", "chatml", line, "the chat template rejects it: Never mind");
   templates_expect("\n\n{{ messages + 1 }}", "chatml", line, "the chat template fails at line 3: '+' of list and int");
 }
 TEST(templates_come_with_a_model,

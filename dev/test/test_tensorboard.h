@@ -198,7 +198,7 @@ TEST(tensorboard_files_have_the_numbers_of_metrics,
   globfree(&found);
 }
 TEST(tensorboard_survives_a_full_disk,
-     "a disk that fills up ends the event file after whole records, with one notice, and not the run") {
+     "a disk that fills up ends the event file after whole records, with one warning, and not the run") {
   Tensorboard b;
   char aside[700], path[600];
   static Board read;

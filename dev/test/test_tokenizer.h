@@ -147,8 +147,8 @@ TEST(tokenizer_families,
     const int64_t count = tokenizer_begin(&t, (const uint8_t *)"a", 1, ids);
     const int64_t none = tokenizer_begin(&t, (const uint8_t *)"", 0, ids + 4);
     EXPECT(count == 1 + f.bos && ids[count - 1] == t.byte_id['a'] && none == 1 &&
-           ids[4] == (f.bos ? t.bos_id : t.byte_id['\n']), "%s: a text begins with %d or %d", name, ids[0], ids[4]);
-    if (f.bos) EXPECT(!memcmp(t.bytes + t.byte_start[ids[0]], "<|begin_of_text|>", 17), "it begins with %d", ids[0]);
+           ids[4] == (f.bos ? t.bos_id : t.byte_id['\n']), "%s: a text starts with %d or %d", name, ids[0], ids[4]);
+    if (f.bos) EXPECT(!memcmp(t.bytes + t.byte_start[ids[0]], "<|begin_of_text|>", 17), "it starts with %d", ids[0]);
     tokenizer_free(&t);
   }
   free(hostile.bytes);
@@ -182,7 +182,7 @@ TEST(tokenizer_published, "published vocabularies give Hugging Face's ids (TOKEN
   }
 }
 
-TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's ids, by line and not") {
+TEST(tokenizer_white_space, "white space across newlines gets Hugging Face's ids, by line and not") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_gpt2.json");
   EXPECT(!t.by_line, "a plain ByteLevel file is taken to go by line");
@@ -192,7 +192,7 @@ TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's id
   tokenizer_free(&t);
 }
 
-// Text of few characters in many combinations: blanks of one and more bytes, newlines, added tokens, damaged UTF-8.
+// Text of few characters in many combinations: spaces of one and more bytes, newlines, added tokens, damaged UTF-8.
 static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
   static const char *const patches[] = {
       " ", " ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\t", "a", "b", "'s", "'", "1", "!", "x y", "!\n ?",
@@ -464,7 +464,7 @@ TEST(tokenizer_invalid_utf8,
 }
 
 TEST(tokenizer_long_words,
-     "a piece too long to try every neighbour is merged as a short one would be, by place and by rank; in n log n "
+     "a pre-token too long to try every neighbour is merged as a short one would be, by place and by rank; in n log n "
      "steps, of one letter and of many") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_hostile.json");
@@ -536,25 +536,25 @@ TEST(tokenizer_cache, "more distinct words than the encoder caches get the same 
 }
 
 // Loading `bytes` must fail with one line that names the file; the tokenizer is then empty.
-static inline bool tok_is_refused(const void *bytes, size_t n, Error *error) {
+static inline bool tok_is_rejected(const void *bytes, size_t n, Error *error) {
   char path[4096];
-  snprintf(path, sizeof path, "%s/refused.json", test_tmp());
+  snprintf(path, sizeof path, "%s/rejected.json", test_tmp());
   tok_write(path, bytes, n);
   Tokenizer t;
   *error = {};
   bool ok = tokenizer_load(&t, path, error);
   if (ok) tokenizer_free(&t);
-  return !ok && t.vocab_size == 0 && !t.bytes && strstr(error->text, "refused.json: ") && !strchr(error->text, '\n');
+  return !ok && t.vocab_size == 0 && !t.bytes && strstr(error->text, "rejected.json: ") && !strchr(error->text, '\n');
 }
 
-TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line, a damaged one never crashes") {
+TEST(tokenizer_damaged_json, "a tokenizer.json cut short is rejected in one line, a damaged one never crashes") {
   TokText json = tok_fixture("tokenizer_added.json");
   char path[4096];
   Error error = {};
   for (size_t n = 0; n < json.count; n += n < 700 || n + 200 > json.count ? 1 : 61)
-    EXPECT(tok_is_refused(json.bytes, n, &error), "%zu bytes of %zu: '%s'", n, json.count, error.text);
+    EXPECT(tok_is_rejected(json.bytes, n, &error), "%zu bytes of %zu: '%s'", n, json.count, error.text);
   json.bytes[json.count] = '}';
-  EXPECT(tok_is_refused(json.bytes, json.count + 1, &error), "one bracket too many: '%s'", error.text);
+  EXPECT(tok_is_rejected(json.bytes, json.count + 1, &error), "one bracket too many: '%s'", error.text);
   json.bytes[json.count] = 0;
   snprintf(path, sizeof path, "%s/damaged.json", test_tmp());
   uint64_t seed = 5;
@@ -585,8 +585,8 @@ TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line,
   free(json.bytes);
 }
 
-// The fixture with the first `from` replaced by `to`, which must be refused with `words` in the error.
-static inline void tok_expect_refused(const char *from, const char *to, const char *words) {
+// The fixture with the first `from` replaced by `to`, which must be rejected with `words` in the error.
+static inline void tok_expect_rejected(const char *from, const char *to, const char *words) {
   TokText json = tok_fixture("tokenizer_added.json");
   const char *at = strstr((const char *)json.bytes, from);
   REQUIRE(at, "the fixture has no %s", from);
@@ -596,7 +596,7 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
   memcpy(changed, json.bytes, before);
   memcpy(changed + before, to, strlen(to));
   memcpy(changed + before + strlen(to), at + strlen(from), json.count - before - strlen(from));
-  EXPECT(tok_is_refused(changed, n, &error) && strstr(error.text, words), "%s -> %s: '%s'", from, to, error.text);
+  EXPECT(tok_is_rejected(changed, n, &error) && strstr(error.text, words), "%s -> %s: '%s'", from, to, error.text);
   free(changed);
   free(json.bytes);
 }
@@ -645,55 +645,55 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
   free(ids[0]);
   free(text.bytes);
 }
-TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE are refused by name") {
-  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
+TEST(tokenizer_rejections, "requirements of a tokenizer.json beyond byte-level BPE are rejected by name") {
+  tok_expect_rejected("\"normalizer\": null", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
                      "\"Prepend\", \"prepend\": \"_\"}]}", "normalizer is {\"type\":\"Sequence\",\"normalizers\":[{");
-  tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}",
+  tok_expect_rejected("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}",
                      "normalizer is {\"type\":\"NFKC\"}");
-  tok_expect_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "where byte_fallback is true");
-  tok_expect_refused("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"", "decoder is {");
-  tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
-  tok_expect_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
-  tok_expect_refused("\"use_regex\": true", "\"use_regex\": false", "use_regex");
-  tok_expect_refused("\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"other\": {", "pre_tokenizer is none");
+  tok_expect_rejected("\"byte_fallback\": false", "\"byte_fallback\": true", "where byte_fallback is true");
+  tok_expect_rejected("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"", "decoder is {");
+  tok_expect_rejected("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
+  tok_expect_rejected("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
+  tok_expect_rejected("\"use_regex\": true", "\"use_regex\": false", "use_regex");
+  tok_expect_rejected("\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"other\": {", "pre_tokenizer is none");
   const char *level = "\"post_processor\": {\"type\": \"ByteLevel\"";
-  tok_expect_refused(level, "\"post_processor\": {\"type\": \"BertProcessing\"", "post_processor");
-  tok_expect_refused(level, "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+  tok_expect_rejected(level, "\"post_processor\": {\"type\": \"BertProcessing\"", "post_processor");
+  tok_expect_rejected(level, "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
                      "{\"id\": \"a\"}}, {\"Sequence\": {\"id\": \"A\"}}]", "may add tokens");
 #define TOK_TEMPLATE(single, ids) "\"post_processor\": {\"special_tokens\": {\"a\": {\"ids\": [" ids "]}}, " \
     "\"single\": [" single "], \"type\": \"TemplateProcessing\""
 #define TOK_BOS "{\"SpecialToken\": {\"id\": \"a\"}}"
 #define TOK_TEXT "{\"Sequence\": {\"id\": \"A\"}}"
-  tok_expect_refused(level, TOK_TEMPLATE(TOK_TEXT ", " TOK_BOS, "1"), "may add tokens");
-  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_BOS ", " TOK_TEXT, "1"), "may add tokens");
-  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "1, 2"), "may add tokens");
-  tok_expect_refused(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "9999"), "post_processor adds token 9999 of ");
-  tok_expect_refused("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type");
-  tok_expect_refused("\"dropout\": null", "\"dropout\": 0.1", "dropout");
-  tok_expect_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix");
-  tok_expect_refused("\"ignore_merges\": false", "\"ignore_merges\": 1", "model.ignore_merges is 1");
-  tok_expect_refused("\"<|endoftext|>\"", "\"\xed\xa0\x80\"", "UTF-8");
-  tok_expect_refused("\"<|endoftext|>\"", "\"\"", "content");
-  tok_expect_refused("\"lstrip\": false", "\"lstrip\": true", "lstrip");
-  tok_expect_refused("\"id\": 321", "\"id\": 331", "the next id after model.vocab is 321");
-  tok_expect_refused("\"vocab\": {", "\"vocab\": [], \"other\": {", "model.vocab");
-  tok_expect_refused("\"merges\": [", "\"merges\": {}, \"other\": [", "model.merges");
-  tok_expect_refused("\"!\": 0", "\"\\u0000!\": 0", "NUL");
-  tok_expect_refused("\"!\": 0", "\"!\": -1", "id");
-  tok_expect_refused("\"!\": 0", "\"!\": 1e300", "id");
-  tok_expect_refused("\"!\": 0", "\"!\": 0.5", "id");
-  tok_expect_refused("\"!\": 0", "\"!\": 5000", "id");
-  tok_expect_refused("\"!\": 0", "\"!\": 1", "same id");
-  tok_expect_refused("\"!\": 0", "\"#\": 0", "twice");
-  tok_expect_refused("\"!\": 0", "\"!!\": 0", "byte 0x21");
-  tok_expect_refused("\"merges\": [\"", "\"merges\": [\"! never\", \"", "never");
-  tok_expect_refused("\"merges\": [\"", "\"merges\": [\"a b c\", \"", "model.merges[0]");
-  tok_expect_refused("\"merges\": [\"", "\"merges\": [[\"a\"], \"", "model.merges[0]");
+  tok_expect_rejected(level, TOK_TEMPLATE(TOK_TEXT ", " TOK_BOS, "1"), "may add tokens");
+  tok_expect_rejected(level, TOK_TEMPLATE(TOK_BOS ", " TOK_BOS ", " TOK_TEXT, "1"), "may add tokens");
+  tok_expect_rejected(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "1, 2"), "may add tokens");
+  tok_expect_rejected(level, TOK_TEMPLATE(TOK_BOS ", " TOK_TEXT, "9999"), "post_processor adds token 9999 of ");
+  tok_expect_rejected("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type");
+  tok_expect_rejected("\"dropout\": null", "\"dropout\": 0.1", "dropout");
+  tok_expect_rejected("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix");
+  tok_expect_rejected("\"ignore_merges\": false", "\"ignore_merges\": 1", "model.ignore_merges is 1");
+  tok_expect_rejected("\"<|endoftext|>\"", "\"\xed\xa0\x80\"", "UTF-8");
+  tok_expect_rejected("\"<|endoftext|>\"", "\"\"", "content");
+  tok_expect_rejected("\"lstrip\": false", "\"lstrip\": true", "lstrip");
+  tok_expect_rejected("\"id\": 321", "\"id\": 331", "the next id after model.vocab is 321");
+  tok_expect_rejected("\"vocab\": {", "\"vocab\": [], \"other\": {", "model.vocab");
+  tok_expect_rejected("\"merges\": [", "\"merges\": {}, \"other\": [", "model.merges");
+  tok_expect_rejected("\"!\": 0", "\"\\u0000!\": 0", "NUL");
+  tok_expect_rejected("\"!\": 0", "\"!\": -1", "id");
+  tok_expect_rejected("\"!\": 0", "\"!\": 1e300", "id");
+  tok_expect_rejected("\"!\": 0", "\"!\": 0.5", "id");
+  tok_expect_rejected("\"!\": 0", "\"!\": 5000", "id");
+  tok_expect_rejected("\"!\": 0", "\"!\": 1", "same id");
+  tok_expect_rejected("\"!\": 0", "\"#\": 0", "twice");
+  tok_expect_rejected("\"!\": 0", "\"!!\": 0", "byte 0x21");
+  tok_expect_rejected("\"merges\": [\"", "\"merges\": [\"! never\", \"", "never");
+  tok_expect_rejected("\"merges\": [\"", "\"merges\": [\"a b c\", \"", "model.merges[0]");
+  tok_expect_rejected("\"merges\": [\"", "\"merges\": [[\"a\"], \"", "model.merges[0]");
   Error error = {};
   char *deep = (char *)malloc(1 << 20);
   memset(deep, '[', 1 << 20);
-  EXPECT(tok_is_refused(deep, 1 << 20, &error), "a million brackets: '%s'", error.text);
-  EXPECT(tok_is_refused("{}", 2, &error) && tok_is_refused("[]", 2, &error) && tok_is_refused("", 0, &error), "'%s'",
+  EXPECT(tok_is_rejected(deep, 1 << 20, &error), "a million brackets: '%s'", error.text);
+  EXPECT(tok_is_rejected("{}", 2, &error) && tok_is_rejected("[]", 2, &error) && tok_is_rejected("", 0, &error), "'%s'",
          error.text);
   free(deep);
   Tokenizer t;
@@ -837,13 +837,13 @@ TEST(tokenizer_pair, "vocab.json with merges.txt gives the same tokenizer as tok
 }
 
 // Loading the directory must fail with one line that contains both texts; the tokenizer is then empty.
-static inline void tok_expect_pair_refused(const char *dir, const char *has, const char *has_too) {
+static inline void tok_expect_pair_rejected(const char *dir, const char *has, const char *has_too) {
   Tokenizer t;
   Error error = {};
   bool ok = tokenizer_load_any(&t, dir, &error);
   EXPECT(!ok && strstr(error.text, has) && strstr(error.text, has_too) && !strchr(error.text, '\n'), "'%s' lacks '%s' "
          "or '%s'", error.text, has, has_too);
-  EXPECT(t.vocab_size == 0 && !t.bytes && !t.merges, "refused, but not empty");
+  EXPECT(t.vocab_size == 0 && !t.bytes && !t.merges, "rejected, but not empty");
   if (ok) tokenizer_free(&t);
 }
 
@@ -856,8 +856,8 @@ static inline char *tok_replaced(const char *text, const char *from, const char 
   return changed;
 }
 
-TEST(tokenizer_families_refused,
-     "a family's tokenizer.json that differs in what decides ids is refused by field and value") {
+TEST(tokenizer_families_rejected,
+     "a family's tokenizer.json that differs in what decides ids is rejected by field and value") {
   static const struct { const char *name, *from, *to, *says; } cases[] = {
       {"llama3", "{1,3}", "{1,4}", "pre_tokenizer.pretokenizers[0] is {\"type\":\"Split\""},
       {"qwen2", "\\\\p{L}+|", "[\\\\p{L}\\\\p{M}]+|", "pre_tokenizer.pretokenizers[0] is {\"type\":\"Split\""},
@@ -875,22 +875,22 @@ TEST(tokenizer_families_refused,
     snprintf(name, sizeof name, "tokenizer_%s.json", c.name);
     TokText json = tok_fixture(name);
     char *changed = tok_replaced((const char *)json.bytes, c.from, c.to);
-    EXPECT(tok_is_refused(changed, strlen(changed), &error) && strstr(error.text, c.says), "%s -> %s: '%s'", c.from,
+    EXPECT(tok_is_rejected(changed, strlen(changed), &error) && strstr(error.text, c.says), "%s -> %s: '%s'", c.from,
            c.to, error.text);
     free(changed);
     free(json.bytes);
   }
 }
 
-TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damaged or inconsistent is named") {
+TEST(tokenizer_pair_rejections, "a vocab.json or merges.txt that is missing, damaged or inconsistent is named") {
   char path[4096], file[4200];
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
   TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
   REQUIRE(v.bytes && m.bytes, "%s is not there", path);
   const char *vocab = (const char *)v.bytes, *merges = (const char *)m.bytes;
-  tok_expect_pair_refused(tok_pair(NULL, NULL), "looked for tokenizer.json", "vocab.json with merges.txt");
-  tok_expect_pair_refused(tok_pair(vocab, NULL), "merges.txt, which is missing", "/pair: ");
-  tok_expect_pair_refused(tok_pair(NULL, merges), "vocab.json is missing", "/pair: ");
+  tok_expect_pair_rejected(tok_pair(NULL, NULL), "looked for tokenizer.json", "vocab.json with merges.txt");
+  tok_expect_pair_rejected(tok_pair(vocab, NULL), "merges.txt, which is missing", "/pair: ");
+  tok_expect_pair_rejected(tok_pair(NULL, merges), "vocab.json is missing", "/pair: ");
   static const struct { const char *from, *to, *says; } vocab_cases[] = {
       {"\"!\": 0", "\"!\": 1", "same id"},          {"\"!\": 0", "\"!\": -1", "has no id"},
       {"\"!\": 0", "\"!\": 0.5", "has no id"},      {"\"!\": 0", "\"!\": 100000", "ids must be"},
@@ -902,7 +902,7 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
   };
   for (auto &c : vocab_cases) {
     char *changed = tok_replaced(vocab, c.from, c.to);
-    tok_expect_pair_refused(tok_pair(changed, merges), "vocab.json: ", c.says);
+    tok_expect_pair_rejected(tok_pair(changed, merges), "vocab.json: ", c.says);
     free(changed);
   }
   static const struct { const char *from, *to, *says; } merge_cases[] = {
@@ -914,19 +914,19 @@ TEST(tokenizer_pair_refusals, "a vocab.json or merges.txt that is missing, damag
   };
   for (auto &c : merge_cases) {
     char *changed = tok_replaced(merges, c.from, c.to);
-    tok_expect_pair_refused(tok_pair(vocab, changed), "merges.txt: ", c.says);
+    tok_expect_pair_rejected(tok_pair(vocab, changed), "merges.txt: ", c.says);
     free(changed);
   }
   const char *dir = tok_pair(vocab, merges);
   snprintf(file, sizeof file, "%s/merges.txt", dir);
   tok_write(file, "! \"\0\n", 5);
-  tok_expect_pair_refused(dir, "merges.txt: ", "NUL");
+  tok_expect_pair_rejected(dir, "merges.txt: ", "NUL");
   free(v.bytes);
   free(m.bytes);
 }
 
 TEST(tokenizer_pair_beside,
-     "special tokens added by files beside vocab.json are refused by name, GPT-2's own are not") {
+     "special tokens added by files beside vocab.json are rejected by name, GPT-2's own are not") {
   char path[4096], file[4200];
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
   TokText v = tok_read(path, "vocab.json"), m = tok_read(path, "merges.txt");
@@ -945,7 +945,7 @@ TEST(tokenizer_pair_beside,
   for (auto &b : beside) {
     snprintf(file, sizeof file, "%s/%s", dir, b.name);
     tok_write(file, b.text, strlen(b.text));
-    tok_expect_pair_refused(dir, b.name, b.says);
+    tok_expect_pair_rejected(dir, b.name, b.says);
     remove(file);
   }
   snprintf(file, sizeof file, "%s/tokenizer_config.json", dir);  // as transformers writes it for GPT-2

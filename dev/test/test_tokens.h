@@ -140,9 +140,9 @@ TEST_MPI(tokens_exports_in_bf16, 1,
 }
 
 TEST(cli_tokens_run,
-     "a run with --add_tokens and adapters on three ranks, that goes on with one, ends with the checkpoint of one that "
-     "was never stopped on two; its exports, PEFT's and whole, have the tokens in tokenizer.json; the whole one is "
-     "read again, where rows that are there are used first; a tokenizer with more tokens than rows is offered "
+     "a run with --add_tokens and adapters on three ranks, that continues with one, ends with the checkpoint of one "
+     "that was never stopped on two; its exports, PEFT's and whole, have the tokens in tokenizer.json; the whole one "
+     "is read again, where rows that are there are used first; a tokenizer with more tokens than rows is offered "
      "--add_tokens") {
   CliRun r;
   char text[2048], path[700];
@@ -158,7 +158,7 @@ TEST(cli_tokens_run,
           cli_path("three"), cli_path("peft"));
   cli_expect_done(&r, "three ranks");
   EXPECT(strstr(r.text, "3 tokens, ids 300 to 302: 0 have rows of dev/fixtures/hf_untied, which stay as they are; 3 "
-                "new rows begin as the mean of the 300 others"), "%.2000s", r.text);
+                "new rows start as the mean of the 300 others"), "%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s %s %s --save_every 4 --out %s", cli_ranks(2), from, cli_path("tokens.txt"), text,
           cli_path("two"));
@@ -195,10 +195,10 @@ TEST(cli_tokens_run,
           "--prompt '<a>' --threads 1 --out %s", cli_program(), cli_path("whole"), cli_path("two.txt"),
           cli_path("padded"));
   cli_expect_done(&r, "rows that are there");
-  EXPECT(strstr(r.text, "2 tokens, ids 300 to 301: 2 have rows of ") && strstr(r.text, "; 0 new rows begin"), "%s",
+  EXPECT(strstr(r.text, "2 tokens, ids 300 to 301: 2 have rows of ") && strstr(r.text, "; 0 new rows start"), "%s",
          r.text);
   cli_free(&r);
-  const struct { const char *options; int code; const char *says; } refusals[] = {
+  const struct { const char *options; int code; const char *says; } rejections[] = {
       {"--init_from dev/fixtures/family_qwen3 --tokenizer dev/fixtures/hf_untied --data @/text.txt", 2,
        "the tokenizer has 300 tokens, the model of dev/fixtures/family_qwen3 has 61: name the model's own with "
        "--tokenizer; --add_tokens auto gives each its row"},
@@ -208,9 +208,9 @@ TEST(cli_tokens_run,
        "--train_rows '5:300' is not FIRST:LAST, rows below 300"},
       {"--init_from dev/fixtures/hf_untied --add_tokens @/two.txt --lora 2 --export_gguf f16 --data @/text.txt", 2,
        "an adapter of llama.cpp has no place for rows of the embedding"},
-      {"--init_from dev/fixtures/hf_untied --data @/text.txt --export_dtype bf16", 2, "--export_dtype is of whole "
+      {"--init_from dev/fixtures/hf_untied --data @/text.txt --export_dtype bf16", 2, "--export_dtype is of full "
        "weights"}};
-  for (const auto &k : refusals) {
+  for (const auto &k : rejections) {
     CLI_RUN(&r, "%s --seq_len 12 %s --out %s", cli_program(), cli_expand(k.options), cli_path("refused"));
     EXPECT(r.code == k.code && strstr(r.text, k.says), "%s: exit code %d, must be %d; it said:\n%s", k.options, r.code,
            k.code, r.text);

@@ -59,7 +59,7 @@ static void trace_file_close(TraceFile *t) {
   cJSON_Delete(t->json);
   free(t->span);
 }
-// Spans of a track lie inside each other or apart. Notes for each what its children take.
+// Spans of a track are inside each other or apart. Notes for each what its children take.
 static void trace_expect_nested(TraceFile *t) {
   TraceSpan *open[64];
   int depth = 0;
@@ -94,7 +94,7 @@ static bool trace_lies_in_span(const TraceFile *t, int pid, int tid, int64_t at)
   }
   return false;
 }
-// Each flow has one begin and one end, which comes later, both in spans. Returns how many begin at this rank's
+// Each flow has one begin and one end, which comes later, both in spans. Returns how many start at this rank's
 // reductions. within_ns: how much earlier the end may be by errors of clocks.
 static int trace_expect_flows(const TraceFile *t, int pid, double within_ns) {
   const cJSON *events = cJSON_GetObjectItemCaseSensitive(t->json, "traceEvents"), *s, *f;
@@ -108,7 +108,7 @@ static int trace_expect_flows(const TraceFile *t, int pid, double within_ns) {
     cJSON_ArrayForEach(f, events) {
       if (strcmp(cli_string(f, "ph"), begins ? "f" : "s") || strcmp(cli_string(f, "id"), cli_string(s, "id"))) continue;
       const int64_t later = trace_file_ns(f, "ts") - trace_file_ns(s, "ts");
-      EXPECT((double)(begins ? later : -later) >= -within_ns, "the flow %s ends before it begins", cli_string(s, "id"));
+      EXPECT((double)(begins ? later : -later) >= -within_ns, "the flow %s ends before it starts", cli_string(s, "id"));
       others++;
     }
     EXPECT(others == 1, "the flow %s of rank %d has %d other ends", cli_string(s, "id"), pid, others);
@@ -227,9 +227,9 @@ TEST(trace_is_what_the_counters_say,
   }
 }
 TEST(trace_cannot_be_where_it_would_not_be_true,
-     "--trace is refused by name: with --offload, without training, of steps that the run does not have, into no "
+     "--trace is rejected by name: with --offload, without training, of steps that the run does not have, into no "
      "directory") {
-  static const CliRefusal table[] = {
+  static const CliRejection table[] = {
       {0, "--trace t --device cuda --offload optimizer", 2, "--trace with --offload optimizer: on a GPU a trace is "
        "what the device did, and the host updates; leave one of them out, or use nsys, whose ranges this program "
        "names"},
@@ -242,14 +242,14 @@ TEST(trace_cannot_be_where_it_would_not_be_true,
       {2, "--trace t --max_steps 2", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},
       {2, "--trace /nowhere/t --max_steps 5", 3, "--trace /nowhere/t cannot be written: No such file or directory"}};
   const char *device = getenv("DEVICE");
-  if (device && !strcmp(device, "cuda")) SKIP("refusals of a CPU");
-  cli_expect_refusals(table, sizeof table / sizeof *table);
+  if (device && !strcmp(device, "cuda")) SKIP("rejections of a CPU");
+  cli_expect_rejections(table, sizeof table / sizeof *table);
 }
 
 TEST(trace_writes_over_nothing_else,
-     "--trace into a file that is no trace of this program, or no file: refused before anything is taken, and what is "
+     "--trace into a file that is no trace of this program, or no file: rejected before anything is taken, and what is "
      "there stays; an empty file is taken, an earlier trace is set aside, and a file that something else has become is "
-     "left alone; steps that a resumed run no longer has are refused before weights are read") {
+     "left alone; steps that a resumed run no longer has are rejected before weights are read") {
   CliRun r;
   char file[600], options[1400], line[1400], out[600];
   snprintf(file, sizeof file, "%s", cli_path("t.json"));
@@ -260,27 +260,27 @@ TEST(trace_writes_over_nothing_else,
     snprintf(options, sizeof options, "--max_steps 6 --trace %s/%s", test_tmp(), name);
     snprintf(line, sizeof line, *name == 't' ? "--trace %s is there, and no trace of this program: name another file"
                                              : "--trace %s is a directory: name a file", cli_path(name));
-    const CliRefusal refusals[] = {{0, options, 2, line}, {2, options, 2, line}};
-    cli_expect_refusals(refusals, *name == 't' ? 2 : 1);
+    const CliRejection rejections[] = {{0, options, 2, line}, {2, options, 2, line}};
+    cli_expect_rejections(rejections, *name == 't' ? 2 : 1);
   }
-  EXPECT(access(out, F_OK), "a refused run has made %s", out);
+  EXPECT(access(out, F_OK), "a rejected run has made %s", out);
   CLI_RUN(&r, "grep -qx '{\"traceEvents\":\\[\\]}' %s && : >%s && %s %s --global_batch 4 --max_steps 4 --save_every 2 "
           "--trace %s --out %s && cp %s %s.first", file, file, cli_ranks(0), cli_small(), file, out, file, file);
   cli_expect_done(&r, "into an empty file");
   EXPECT(cli_count(r.text, "trace: ") == 1 && !strstr(r.text, "it is now"), "it printed:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s --resume --max_steps 6 --trace %s --out %s", cli_ranks(2), cli_small(), file, out);
-  cli_expect_refusal(&r, "two steps left", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones");
+  cli_expect_rejection(&r, "two steps left", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones");
   cli_free(&r);
   CLI_RUN(&r, "%s %s --resume --max_steps 6 --trace_steps 1:9 --trace %s --out %s && cmp %s.first %s.1", cli_ranks(2),
           cli_small(), file, out, file, file);
   cli_expect_done(&r, "a trace is there");
-  snprintf(line, sizeof line, "notice: %s is of an earlier run; it is now %s.1", file, file);
+  snprintf(line, sizeof line, "warning: %s is of an earlier run; it is now %s.1", file, file);
   EXPECT(cli_count(r.text, line) == 1 && cli_count(r.text, "trace: ") == 1 &&
              file_has_mark(file, trace_file_head, true), "it printed:\n%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s --max_steps 6 --trace %s.new/metrics.jsonl --out %s.new", cli_ranks(0), cli_small(), out, out);
-  EXPECT(!r.code && cli_count(r.text, "notice: the trace is lost: ") == 1 &&
+  EXPECT(!r.code && cli_count(r.text, "warning: the trace is lost: ") == 1 &&
              strstr(r.text, "metrics.jsonl has become another file"), "exit code %d:\n%.3000s", r.code, r.text);
   cli_free(&r);
   snprintf(line, sizeof line, "%s.new", out);
@@ -288,7 +288,7 @@ TEST(trace_writes_over_nothing_else,
 }
 TEST(cli_writes_over_nothing_foreign,
      "OUT with a report.html, options.txt, model.safetensors or model.gguf of something else, and no sign of a run: "
-     "refused by name, and they stay; a report of runs is not written over another page") {
+     "rejected by name, and they stay; a report of runs is not written over another page") {
   CliRun r;
   char options[700], line[900], out[600];
   snprintf(out, sizeof out, "%s", cli_path("other"));
@@ -300,8 +300,8 @@ TEST(cli_writes_over_nothing_foreign,
     snprintf(options, sizeof options, "--max_steps 1 --save_model --export_gguf f16 --out %s", out);
     snprintf(line, sizeof line, "--out %s has a %s, and nothing tells that a run of this program has written it: name "
              "another directory", out, name);
-    const CliRefusal refusals[] = {{0, options, 2, line}};
-    cli_expect_refusals(refusals, 1);
+    const CliRejection rejections[] = {{0, options, 2, line}};
+    cli_expect_rejections(rejections, 1);
     CLI_RUN(&r, "grep -qx mine %s && [ \"$(ls -A %s)\" = %s ] && rm %s", path, out, name, path);
     EXPECT(!r.code, "%s was written, or something beside it: %s", path, r.text);
     cli_free(&r);
@@ -439,7 +439,7 @@ TEST_MPI(trace_of_a_gpu, 1,
 }
 TEST_MPI(trace_of_gpus, 2,
          "the same on two ranks over NCCL; exposed communication is what the waits of the model's stream add up to, "
-         "and flows lead to the sums; --comm mpi is refused there") {
+         "and flows lead to the sums; --comm mpi is rejected there") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   trace_gpu_case(2, "nccl", "");
   static Corpus corpus;

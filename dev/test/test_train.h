@@ -5,7 +5,7 @@
 static const Start fresh = {};                   // of runs that start from nothing
 
 // ---- a trainer for tests -------------------------------------------------------------------------------------------
-// Options from one string of arguments; ends the test if they are refused.
+// Options from one string of arguments; ends the test if they are rejected.
 static inline void test_options(Options *o, int world, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static inline void test_options(Options *o, int world, const char *fmt, ...) {
   char text[1024], *argv[96] = {(char *)"test"}, *save = NULL;
@@ -346,7 +346,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   const double oracle = corpus.split[SPLIT_VALID].oracle_nats;
   EXPECT(fabs(oracle - corpus.entropy_nats) < 0.05, "the source pays %.4f here, its entropy is %.4f", oracle,
          corpus.entropy_nats);
-  EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f lies below the source's own %.4f", e.loss,
+  EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f is below the source's own %.4f", e.loss,
          oracle);
   EXPECT(e.loss < oracle + 0.05, "validation loss %.4f, the source's own %.4f, after %lld steps", e.loss, oracle,
          (long long)t.run.step);
@@ -445,7 +445,7 @@ static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t byte
 TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
          "SIGTERM to one rank while the last validation runs ends it within two batches on all ranks: with a "
          "checkpoint where there is time for one, without under mpirun; what is resumed there validates first; "
-         "without a signal the run goes on to its end") {
+         "without a signal the run continues to its end") {
   static const struct { int signal; bool under_mpirun; const char *options; int code; const char *reason; } rows[] = {
       {0, false, "", -1, NULL}, {SIGTERM, false, "--save_every -1", EXIT_SAVED, "saved"},
       {SIGTERM, true, "--save_every -1", EXIT_STOPPED, "signal"}};
@@ -489,7 +489,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     if (!t.fsdp->mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
     if (row.code == EXIT_SAVED) {
       stop_asked = STOP_NOT;
-      EXPECT(trainer_loop(&t, test_run(&t, &saver, &log)) == -1 && saver.evaluated_step == 2, "it does not go on");
+      EXPECT(trainer_loop(&t, test_run(&t, &saver, &log)) == -1 && saver.evaluated_step == 2, "it does not continue");
       CheckpointState c = {};
       cJSON *json = NULL;
       int64_t bytes;

@@ -22,7 +22,7 @@ TEST(tuning_has_defaults_of_its_own,
   REQUIRE(options_resolve(&saved, 2, 2, &error), "%s", error.text);
   tuning_options(&o, &saved, false, "");
   EXPECT(o.tuning && o.lr == 2e-5 && o.weight_decay == 0 && o.warmup == 0.03 && o.batch_auto && o.global_batch == 16,
-         "lr %g, decay %g, warm-up %g, %lld sequences a step", o.lr, o.weight_decay, o.warmup,
+         "lr %g, decay %g, warm-up %g, %lld sequences per step", o.lr, o.weight_decay, o.warmup,
          (long long)o.global_batch);
   tuning_options(&o, &saved, false, "--lora 4 --global_batch 6");
   EXPECT(o.lr == 2e-4 && o.weight_decay == 0 && o.batch_auto && o.global_batch == 6, "adapters: lr %g", o.lr);
@@ -72,7 +72,7 @@ static const char *tuning_adapter(const char *from, const char *to, const char *
   return dir;
 }
 TEST(tuning_takes_the_adapters_that_are_for_this_base,
-     "an adapter whose initialisation changed its base is refused by the field; targets that are a pattern or whole "
+     "an adapter whose initialisation changed its base is rejected by the field; targets that are a pattern or whole "
      "paths are taken from the tensors' names; MLX's adapters, and PyTorch's own format, are named") {
   static const char init[] = "\"init_lora_weights\": true", peft[] = "adapter_model.safetensors";
   static const char list[] = "\"target_modules\": [", type[] = "\"peft_type\": \"LORA\"";
@@ -116,7 +116,7 @@ TEST(tuning_takes_the_adapters_that_are_for_this_base,
 
 TEST(tuning_evaluates_what_is_named,
      "--val_data without --data: an evaluation is of that file alone, with the digits of the file as --data; a run "
-     "that would train on generated sentences is refused") {
+     "that would train on generated sentences is rejected") {
   static const char model[] = "--init_from dev/fixtures/eval_model --eval_only --seq_len 40 --threads 1 --cache= "
                               "--report off";
   CliRun r;
@@ -149,7 +149,7 @@ static const char *tuning_steps(const CliRun *r, char to[64]) {
 TEST(tuning_step_is_of_conversations,
      "a step of a tuning on conversations is of about 8 of them, by their mean number a sequence and never more "
      "sequences than there are, the same on any number of ranks; there are 5 epochs at 1e-5, of adapters 3 at 2e-4; "
-     "what was given is not replaced; texts keep 8 sequences a rank, one epoch and 2e-5") {
+     "what was given is not replaced; texts keep 8 sequences per rank, one epoch and 2e-5") {
   static Options saved, o;
   static int length[400];
   Error error = {};
@@ -175,16 +175,18 @@ TEST(tuning_step_is_of_conversations,
       const double rate = strstr(x.words, "lr") ? 0.5 : o.lora ? 2e-4 : x.documents ? 1e-5 : 2e-5;
       EXPECT(o.global_batch == x.sequences && o.fill_step == chosen && (o.conversations > 0) == chosen &&
                  o.epochs == epochs && o.lr == rate,
-             "%d of %d tokens, %s, %d ranks: %lld sequences a step, %lld epochs", x.documents, x.tokens, x.words, world,
+             "%d of %d tokens, %s, %d ranks: %lld sequences per step, %lld epochs", x.documents, x.tokens, x.words,
+             world,
              (long long)o.global_batch, (long long)o.epochs);
       lent_split_free(&corpus.split[SPLIT_TRAIN]);
     }
 }
 TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
      "a tuning on conversations has the same steps on 1, 2 and 3 ranks; 1 rank and 4, two of which have no sequence in "
-     "a step, write the same weights, and so do 4 that begin and 1 that ends; the start says how many steps there are "
-     "and that few teach little; the sample answers the first question for validation, unless a prompt is given; a "
-     "plan says what it assumes; --fill_step without a global batch, or with one that is no multiple, is refused") {
+     "a step, write the same weights, and so do 4 that start and 1 that ends; the startup log shows how many steps "
+     "there are and that few teach little; the sample answers the first question for validation, unless a prompt is "
+     "given; a plan says what it assumes; --fill_step without a global batch, or with one that is no multiple, is "
+     "rejected") {
   CliRun r;
   char base[600], tuned[1200], first[64];
   static const char first_question[] = "<|im_start|>user\nAre you an AI?<|im_end|>\n<|im_start|>assistant\n";

@@ -14,7 +14,7 @@ static inline void weights_done(const char *options) {
   cli_expect_done(&r, options);
   cli_free(&r);
 }
-static inline void weights_refused(const char *options, int code, const char *says) {
+static inline void weights_rejected(const char *options, int code, const char *says) {
   CliRun r;
   weights_run(&r, 0, options);
   EXPECT(r.code == code && strstr(r.text, says), "%s: exit code %d, must be %d with '%s':\n%.3000s", options, r.code,
@@ -93,7 +93,7 @@ TEST(weights_that_are_not_finite_are_named,
   cli_write(cli_path("last.jsonl"), "{\"text\": \"the fox sees\"}\n", 25);
   weights_set(cli_path("a/adapter_model.safetensors"),
               "base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight", 5, 1, -INFINITY);
-  weights_refused("--init_from @/m --lora_from @/a --sample_only --out @/o", EXIT_NOT_FINITE, "parameter "
+  weights_rejected("--init_from @/m --lora_from @/a --sample_only --out @/o", EXIT_NOT_FINITE, "parameter "
                   "h.0.attn.c_attn.lora_A.weight:");
   snprintf(file, sizeof file, "%s", cli_path("m/model.safetensors"));
   weights_set(file, "model.layers.1.self_attn.k_proj.weight", 37, 1, NAN);
@@ -115,19 +115,19 @@ TEST(weights_that_are_not_finite_are_named,
   memcpy(gguf + bytes - 8, &inf, 4);             // in the last tensor
   cli_write(cli_path("inf.gguf"), gguf, (size_t)bytes);
   free(gguf);
-  weights_refused("--init_from @/inf.gguf --sample_only --out @/o", EXIT_NOT_FINITE, "inf.gguf: these weights "
+  weights_rejected("--init_from @/inf.gguf --sample_only --out @/o", EXIT_NOT_FINITE, "inf.gguf: these weights "
                   "are not finite, first element ");
   weights_set(file, "model.layers.1.self_attn.k_proj.weight", 37, 1, 0);
   weights_set(file, "model.norm.weight", 0, 16, 3e38f);          // finite, and what is multiplied by it is not
-  weights_refused("--init_from @/m --sample_only --sample_tokens 4 --out @/o", EXIT_NOT_FINITE,
+  weights_rejected("--init_from @/m --sample_only --sample_tokens 4 --out @/o", EXIT_NOT_FINITE,
                   "logits of a sample are not finite, though the weights are");
-  weights_refused("--init_from @/m --eval_only --data @/text --out @/o", EXIT_NOT_FINITE, "losses of --eval_only are "
+  weights_rejected("--init_from @/m --eval_only --data @/text --out @/o", EXIT_NOT_FINITE, "losses of --eval_only are "
                   "not finite");
-  weights_refused("--init_from @/m --sample_only --eval @/last.jsonl --out @/o", EXIT_NOT_FINITE, "log-probabilities "
+  weights_rejected("--init_from @/m --sample_only --eval @/last.jsonl --out @/o", EXIT_NOT_FINITE, "log-probabilities "
                   "of --eval are not finite");
 }
 
-// What a wrapper makes of a name: FROM, where it begins so or is inside, becomes TO; of the tensors that have `only`.
+// What a wrapper makes of a name: FROM, where it starts so or is inside, becomes TO; of the tensors that have `only`.
 struct WeightsNames { const char *base, *from, *to, *only; };
 static void weights_wrap(char to[256], const char *name, const void *how) {
   const WeightsNames *w = (const WeightsNames *)how;
@@ -170,16 +170,16 @@ TEST(weights_have_names_of_wrappers,
   const WeightsNames some = {"m", "model.layers", "tower.blocks", NULL}, twice = {"a", ".lora_A.weight",
                              ".lora_B.own.weight", "q_proj"};
   weights_rename("m", "w", "model.safetensors", weights_wrap, &some);
-  weights_refused("--init_from @/w --sample_only --out @/o", EXIT_MISSING, "; the file has instead \"tower.blocks.0.");
+  weights_rejected("--init_from @/w --sample_only --out @/o", EXIT_MISSING, "; the file has instead \"tower.blocks.0.");
   weights_rename("a", "wa", "adapter_model.safetensors", weights_wrap, &twice);
-  weights_refused("--init_from @/m --lora_from @/wa --sample_only --out @/o", EXIT_MISSING, "two tensors are "
+  weights_rejected("--init_from @/m --lora_from @/wa --sample_only --out @/o", EXIT_MISSING, "two tensors are "
                   "\"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight\"");
-  weights_refused("--init_from @/a --sample_only --out @/o", EXIT_MISSING, "a: is an adapter (adapter_config.json), no "
-                  "model: name it by --lora_from");
-  weights_refused("--init_from @/a/adapter_model.safetensors --sample_only --out @/o", EXIT_MISSING, "name its "
+  weights_rejected("--init_from @/a --sample_only --out @/o", EXIT_MISSING, "a: is an adapter (adapter_config.json), "
+                  "no model: name it by --lora_from");
+  weights_rejected("--init_from @/a/adapter_model.safetensors --sample_only --out @/o", EXIT_MISSING, "name its "
                   "directory by --lora_from");
-  weights_refused("--init_from @/m --lora_from @/m --sample_only --out @/o", EXIT_MISSING, "m: is a model, no adapter: "
-                  "name it by --init_from");
+  weights_rejected("--init_from @/m --lora_from @/m --sample_only --out @/o", EXIT_MISSING, "m: is a model, no "
+                  "adapter: name it by --init_from");
   CliRun r;
   CLI_RUN(&r, "cp %s/adapter_* %s", cli_path("a"), cli_path("m"));
   cli_free(&r);
@@ -192,13 +192,13 @@ TEST(weights_have_names_of_wrappers,
   char pairs[3 * sizeof pair] = "";
   for (int i = 0; i < 3; i++) strcat(pairs, pair);
   cli_write(cli_path("pairs.jsonl"), pairs, strlen(pairs));
-  weights_refused("--init_from @/m --data @/pairs.jsonl --max_steps 1 --out @/o", EXIT_MISSING, "is a preference "
+  weights_rejected("--init_from @/m --data @/pairs.jsonl --max_steps 1 --out @/o", EXIT_MISSING, "is a preference "
                   "(chosen and rejected) beside messages: --loss dpo");
 }
 
 TEST(weights_exports_spare_what_is_read,
      "an export that would replace weights or an adapter that the run reads, of Hugging Face or a GGUF, named directly "
-     "or through links, of whole weights, adapters and merged ones, resumed too, is refused before anything is "
+     "or through links, of full weights, adapters and merged ones, resumed too, is rejected before anything is "
      "written; so are adapters for a checkpoint that a new run would move aside; other directories are taken") {
   static const struct { const char *options, *says; } cases[] = {
       {"--init_from @/o/model.gguf --lora 2 --merge --export_gguf q8_0 --out @/o", "--export_gguf would replace "},
@@ -227,9 +227,9 @@ TEST(weights_exports_spare_what_is_read,
   for (const auto &c : cases) {
     snprintf(options, sizeof options, "--data @/text --sample_tokens 0 --eval_every -1 %s %s",
              strstr(c.options, "--max_steps") ? "" : "--max_steps 1", c.options);
-    weights_refused(options, EXIT_USAGE, c.says);
+    weights_rejected(options, EXIT_USAGE, c.says);
   }
-  EXPECT(access(cli_path("p"), F_OK), "a refused run has made its directory");
+  EXPECT(access(cli_path("p"), F_OK), "a rejected run has made its directory");
   cli_expect_same_file("the base", cli_path("m/model.safetensors"), cli_path("model.safetensors"));
   cli_expect_same_file("the GGUF", cli_path("o/model.gguf"), cli_path("model.gguf"));
   weights_done("--init_from @/o/model.gguf --lora 2 --merge --export_gguf q8_0 --export_hf @/o/hf --max_steps 1 --data "

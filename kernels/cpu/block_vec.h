@@ -104,7 +104,7 @@ INLINE void block_lanes_scales_k(BlockLanes *to, const vi s[4], int k) {
   to->scale[0] = to->scale[1] = vf_mul(vi_lower_fp16(s[0]), vi_to_float(scale));
   to->least = vf_sub(vf_zero(), vf_mul(vi_upper_fp16(s[0]), vi_to_float(least)));
 }
-// Values 32 part .. of the blocks at byte `at` of each row. Of types with codes the lanes' bits as they lie: the lowest
+// Values 32 part .. of the blocks at byte `at` of each row. Of types with codes the lanes' bits as stored: the lowest
 // four of a byte are looked up, in NF4 first the upper ones.
 template <int TYPE> INLINE void block_lanes_of(BlockLanes *to, const uint8_t *const *row, int64_t at, int part) {
   vi s[4];

@@ -59,7 +59,7 @@ void event_close_impl(Ctx *, void *) {}
 void event_record_impl(Ctx *, void *) {}
 void event_wait_impl(Ctx *, void *) {}
 void event_done_impl(Ctx *, void *, bool *done) { *done = true; }
-// The options refuse graphs on a CPU before any memory is allocated.
+// The options reject graphs on a CPU before any memory is allocated.
 void graph_begin_impl(Ctx *c) { CHECK(0, "%s captures no graphs", c->ops->name); }
 void graph_end_impl(Ctx *c, void **) { CHECK(0, "%s captures no graphs", c->ops->name); }
 void stamp_impl(Ctx *, int64_t *to) { *to = now_ns(); }

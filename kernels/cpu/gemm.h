@@ -104,7 +104,7 @@ struct GemmWork {
   GemmShared *shared;
   GemmScratch s;
   GemmSide side;
-  int64_t strips;                                // begun so far
+  int64_t strips;                                // started so far
 };
 
 INLINE int64_t gemm_k_count(const GemmWork *w, int64_t k_block) {

@@ -1,6 +1,6 @@
-// gemm_blocks.h: matrix multiplies of a few rows with rows that are stored in blocks (blocks.h), as they lie: b is read
+// gemm_blocks.h: matrix multiplies of a few rows with rows that are stored in blocks (blocks.h), as stored: b is read
 // once, 2 to 8.5 bits a number, and a number is its block's formula in fp32, rounded to the dtype of the product. The
-// order of sums is that of gemm.h, so that a result has the bits of a multiply by the expanded rows.
+// summation order is that of gemm.h, so that a result has the bits of a multiply by the expanded rows.
 //
 // Lanes are columns of out, as in gemm_few.h.
 #pragma once
@@ -24,7 +24,7 @@ INLINE void gemm_blocks_run(vf acc[ROWS][GEMM_NR / VF], const BlockLanes *b, int
       for (int r = 0; r < ROWS; r++) acc[r][v] = gemm_step<DOT>(a + r * a_stride, i, w, acc[r][v]);
     }
 }
-// sums[ROWS][GEMM_NR] of the columns whose bytes begin at row[0] .. ; ahead: bytes to the columns that come next.
+// sums[ROWS][GEMM_NR] of the columns whose bytes start at row[0] .. ; ahead: bytes to the columns that come next.
 template <int TYPE, class T, bool DOT, int ROWS>
 static void gemm_blocks_columns(float *sums, const float *a, int64_t a_stride, const uint8_t *const *row, int64_t ahead,
                                 int64_t K, int64_t block_k) {

@@ -1,5 +1,5 @@
 // gemm_few.h: matrix multiplies of a few rows, as generation has them: b is used once, so nothing of it is packed. It
-// is read along its rows, in memory's order, and transposed in registers: lanes are columns of out. The order of sums
+// is read along its rows, in memory's order, and transposed in registers: lanes are columns of out. The summation order
 // is that of gemm.h: blocks of gemm_block_k, a chain in each, so that a row has the same bits among few and among many.
 #pragma once
 #include "gemm_tiles.h"
@@ -10,7 +10,7 @@ static bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
          !j->b.blocks && !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
          (size_t)(j->K + 64) * GEMM_FEW_ROWS * 4 <= GEMM_SHARED_MIN;
 }
-// VF words of a row from word w on, of `words`; those behind are zero.
+// VF words of a row from word w on, of `words`; those after are zero.
 template <class T, bool DOT> INLINE vf gemm_few_words(const T *row, int64_t w, int64_t words) {
   if (DOT) return vf_load_n((const float *)(const void *)row + w, words - w);
   return vf_load_n(row + w, words - w);
@@ -32,7 +32,7 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
       __builtin_prefetch(from + l * j->b.stride + ahead);
     }
     vf_transpose(r);
-    for (int d = 0; d < VF; d++)                 // words behind the last are zero in a and b
+    for (int d = 0; d < VF; d++)                 // words after the last are zero in a and b
       for (int i = 0; i < ROWS; i++) acc[i] = gemm_step<DOT>(a + i * a_stride + w0 + w, d, r[d], acc[i]);
   }
   for (int i = 0; i < ROWS; i++) {
@@ -40,7 +40,7 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
     vf_store(to, add ? vf_add(vf_load(to), acc[i]) : acc[i]);
   }
 }
-// a's rows as words, `rows` of them, those that are not there zero, at the beginning of the workspace. Returns words
+// a's rows as words, `rows` of them, those that are not there zero, at the start of the workspace. Returns words
 // from row to row.
 template <class T, bool DOT> static int64_t gemm_few_copy(Ctx *c, const GemmJob *j, int rows) {
   const int64_t stride = gemm_round_up(gemm_ceil_div(j->K, DOT ? 2 : 1), VF);

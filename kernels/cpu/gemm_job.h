@@ -18,7 +18,7 @@ struct GemmJob {
   GemmOperand a, b;
   int64_t K;
   // Called for parts of finished strips, each element once: rows x cols sums of out(row.., col..), col a multiple of
-  // GEMM_NR. The first GEMM_NR columns have row stride GEMM_NR; the next GEMM_NR columns begin `stride` floats later.
+  // GEMM_NR. The first GEMM_NR columns have row stride GEMM_NR; the next GEMM_NR columns start `stride` floats later.
   void (*finish)(const GemmJob *j, const float *sums, int64_t stride, int64_t row, int64_t col, int64_t rows,
                  int64_t cols);
   // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).

@@ -24,7 +24,7 @@ template <class T> INLINE vh gemm_load8(const char *p, int64_t bytes) {
   return vh_load(part);
 }
 
-// Where a call's rows begin, and how many rows and k exist.
+// Where a call's rows start, and how many rows and k exist.
 struct GemmSource { const char *from; int64_t stride_bytes, rows, k_count; };
 static GemmSource gemm_source(const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count) {
   const int64_t size = (int64_t)dtype_bytes(x->dtype), at = x->k_contiguous ? i0 * x->stride + k0 : k0 * x->stride + i0;

@@ -1,5 +1,5 @@
 // gemm_split.h: fp32 GEMMs on AMX tiles, which multiply bf16 only (--matmul_precision high on a CPU). Part of gemm.h in
-// the tables with tiles: one more GemmKernel. Other instruction sets refuse the option: six multiplies on vdpbf16ps,
+// the tables with tiles: one more GemmKernel. Other instruction sets reject the option: six multiplies on vdpbf16ps,
 // which has twice the throughput of fp32 multiply-adds, would take three times as long as plain fp32. Tiles have about
 // seventeen times the throughput.
 //

@@ -240,7 +240,7 @@ template <class T> static GemmKernel gemm_kernel_fma() {
   return GemmKernel{GEMM_MR, 2, 16, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_f32<T>, gemm_pack_f32<T>,
                     gemm_tile_of<false>, NULL};
 }
-// Summed indices in a block. They depend on K and the kernel alone, because they fix the order of sums.
+// Summed indices in a block. They depend on K and the kernel alone, because they fix the summation order.
 static int64_t gemm_block_k(int64_t K, const GemmKernel *g) {
   const int64_t one = gemm_words_k(g, g->one_block_words), most = gemm_words_k(g, g->block_words);
   return gemm_round_up(gemm_ceil_div(K, K <= one ? 1 : gemm_ceil_div(K, most)), g->step_k);

@@ -9,7 +9,7 @@
 //   thread_number                                    which thread of its region this is; 0 outside
 //
 // A body is a lambda that captures by value ([=]): each thread then works on a private copy, which stays in registers.
-// A region inside a region, or one that begins while another host thread has the threads, runs on its caller alone:
+// A region inside a region, or one that starts while another host thread has the threads, runs on its caller alone:
 // no result depends on the number of threads.
 //
 // How they wait. A region of a small model lasts tens of microseconds, and waking a sleeper takes about as long, so

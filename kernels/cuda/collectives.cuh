@@ -87,7 +87,7 @@ static void collectives_environment() {
 static ncclConfig_t collectives_config(const Ctx *c) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.maxCTAs = nccl_blocks(c->sm_margin, DEVICE(c)->multiprocessors);
+  config.maxCTAs = nccl_blocks(c->sm_margin, DEVICE(c)->sms);
   config.splitShare = collectives_version() >= NCCL_SPLIT_SHARES;
   return config;
 }

@@ -47,7 +47,7 @@ static void probe_device(DeviceInfo *d, int index) {
   d->wgmma = gpu_has_wgmma(&prop);
   d->integrated = prop.integrated;
   gpu_uuid(d->uuid, sizeof d->uuid, index, &prop);
-  d->multiprocessors = prop.multiProcessorCount;
+  d->sms = prop.multiProcessorCount;
   d->memory_bytes = prop.totalGlobalMem;
   const GpuPeak peak = gpu_peak(prop.name);
   d->peak_flops[F32] = peak.fp32;
@@ -137,7 +137,7 @@ void device_open_impl(Ctx *c, int index) {
   d->index = index;
   d->major = prop.major;
   d->minor = prop.minor;
-  d->multiprocessors = prop.multiProcessorCount;
+  d->sms = prop.multiProcessorCount;
   d->clusters = prop.major >= 9 && built_for >= 90;
   d->integrated = prop.integrated;
   d->wgmma = gpu_has_wgmma(&prop);

@@ -9,11 +9,11 @@ struct MatmulPlans;                              // matmul_plans.h: GEMMs alread
 
 struct CudaDevice {
   int index;                                     // of the device among those this process sees
-  int major, minor, multiprocessors;
+  int major, minor, sms;
   bool clusters;                                 // the GPU has clusters of blocks, and this build has code for them
   bool integrated;                               // its memory is the host's
-  bool wgmma;                                    // the GPU has warpgroup multiplies, and this build has code for them
-  size_t shared_most, shared_all;                // shared memory: of a block at most; of a multiprocessor
+  bool wgmma;                                    // the GPU has WGMMA instructions, and this build has code for them
+  size_t shared_most, shared_all;                // shared memory: of a block at most; of an SM
   cublasLtHandle_t blas;
   size_t opened_bytes;                           // device memory that opening took, mostly cuBLASLt's
   MatmulPlans *plans;

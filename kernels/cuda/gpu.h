@@ -61,8 +61,8 @@ HD void unpack4_fp8_plain(uint32_t word, float x[4]) {
 #define RANGE_END() nvtxRangePop()
 #define DEVICE_NAME_STREAM(stream, name) nvtxNameCudaStreamA(stream, name)
 #define DEVICE_NAME_EVENT(event, name) nvtxNameCudaEventA(event, name)
-// cuDeviceGetUuid knows of instances since driver interface 11.4 (before, it names the GPU); cudaDeviceProp.uuid does
-// not say which of the two it is.
+// cuDeviceGetUuid knows of MIG instances since driver interface 11.4 (before, it names the GPU); cudaDeviceProp.uuid
+// does not say which of the two it is.
 static inline void gpu_uuid_bytes(char to[16], int index, const cudaDeviceProp *p) {
   void *entry = NULL;
   cudaDriverEntryPointQueryResult found;
@@ -176,7 +176,7 @@ __device__ static inline void proxy_fence() { WGMMA_ASM("fence.proxy.async.share
 template <int N> __device__ static inline void wgmma_pin(float *d) {
   UNROLL for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
-// Where a tile is: rows of 128 bytes in groups of eight, of which piece c of 16 bytes of row r lies at piece c ^ r % 8
+// Where a tile is: rows of 128 bytes in groups of eight, of which piece c of 16 bytes of row r is at piece c ^ r % 8
 // (the 128-byte swizzle). Groups follow each other (1024 bytes). next_columns: bytes to the tile that has the next 64
 // columns, of wgmma_weigh's b with N = 128.
 __device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 16) {
@@ -314,7 +314,7 @@ __device__ static inline void unpack4_fp8(uint32_t word, float x[4]) {
   unpack4_fp8_plain(word, x);
 #endif
 }
-// Of the GPU, the same for all its multiprocessors; it ticks every 32 ns to 1 us (PTX ISA, %globaltimer).
+// Of the GPU, the same for all its SMs; it ticks every 32 ns to 1 us (PTX ISA, %globaltimer).
 __device__ static inline int64_t device_clock_ns() {
   int64_t ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns) : : "memory");
@@ -418,7 +418,7 @@ static inline void gpu_uuid(char *to, size_t bytes, int index, const cudaDeviceP
   for (size_t i = 0; i < 16 && 2 * i + 3 <= bytes; i++)
     snprintf(to + 2 * i, bytes - 2 * i, "%02x", (unsigned)(unsigned char)uuid[i]);
 }
-// The tile that begins so many bytes behind: one addition, where wgmma_tile takes four operations.
+// The tile that starts so many bytes after: one addition, where wgmma_tile takes four operations.
 __device__ static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
   return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
 }

@@ -11,7 +11,7 @@
 // Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm (its manual, "Results
 // reproducibility": the same bits in every run if the user provides the workspace). The algorithm is the heuristic's
 // first, which all ranks find alike, one with its bits, or with --tune any what rank 0 found fastest. Two schemes of
-// splitting S are refused, in place and in the output's type, because both round partial sums to the dtype of `out`.
+// splitting S are rejected, in place and in the output's type, because both round partial sums to the dtype of `out`.
 // The remaining schemes add fp32 partial sums in a fixed order. Unlike on the CPU, a row may depend on M; M is constant
 // within a run.
 #pragma once
@@ -128,7 +128,7 @@ static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, const void *, p->a_scale.data);
 }
 // Makes the descriptors of plan->way. Fast accumulation of fp8 GEMMs stays off (the default): partial sums of the
-// tensor cores, which keep fewer bits than fp32, are then added in fp32 every few k. The number of multiprocessors to
+// tensor cores, which keep fewer bits than fp32, are then added in fp32 every few k. The number of SMs to
 // plan for decides the heuristic's choice, and so the bits: it never depends on the number of ranks.
 static void matmul_describe(const Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
   const MatmulKey *k = &plan->key;
@@ -142,7 +142,7 @@ static void matmul_describe(const Ctx *c, MatmulPlan *plan, const MatmulProduct 
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t, epilogue);
   if (grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
   if (c->sm_margin)
-    MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t, DEVICE(c)->multiprocessors - c->sm_margin);
+    MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t, DEVICE(c)->sms - c->sm_margin);
   matmul_point(plan, p);
   const uint64_t I = (uint64_t)p->I, J = (uint64_t)p->J, S = (uint64_t)p->S;
   BLAS(cublasLtMatrixLayoutCreate(&plan->b, type, p->b_rows ? S : J, p->b_rows ? J : S, p->b_rows ? p->S : p->J));
@@ -288,7 +288,7 @@ static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
               DEVICE(c)->major, DEVICE(c)->minor);
 }
 // A plan's line in plans_algorithms: its key, its way, the bytes of its workspace and its algorithm, as hexadecimal
-// numbers that a space ends; for people, matmul_line behind them.
+// numbers that a space ends; for people, matmul_line after them.
 enum { MATMUL_HEX_BYTES = 2 * (int)(sizeof(MatmulKey) + sizeof(cublasLtMatmulAlgo_t)) + 32 };
 static int matmul_hex(char *to, const void *from, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) snprintf(to + 2 * i, 3, "%02x", ((const unsigned char *)from)[i]);
@@ -328,7 +328,7 @@ static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) 
             found.workspaceSize <= workspace && workspace <= matmul_library_bytes(DEVICE(c)->major);
   }
   if (!taken) die_missing("cuBLASLt does not take the algorithm that was chosen for matmul %lldx%lldx%lld when its "
-                          "run began (--tune any, --plans): continue with --tune off", (long long)p->I,
+                          "run started (--tune any, --plans): continue with --tune off", (long long)p->I,
                           (long long)p->J, (long long)p->S);
   return true;
 }
@@ -566,8 +566,8 @@ void plans_text_impl(Ctx *c, char *to, size_t bytes) {
 // The first line of plans_algorithms: what decides whether an algorithm means the same.
 static void matmul_made_by(const Ctx *c, char *to, size_t bytes) {
   const CudaDevice *d = DEVICE(c);
-  snprintf(to, bytes, "cuBLASLt %d, %s, %d multiprocessors, %d of them for NCCL", (int)cublaslt()->cublasLtGetVersion(),
-           d->plans->name, d->multiprocessors, c->sm_margin);
+  snprintf(to, bytes, "cuBLASLt %d, %s, %d SMs, %d of them for NCCL", (int)cublaslt()->cublasLtGetVersion(),
+           d->plans->name, d->sms, c->sm_margin);
 }
 void plans_algorithms_impl(Ctx *c, char *to, size_t bytes) {
   char made[384], line[MATMUL_HEX_BYTES + MATMUL_LINE_BYTES];

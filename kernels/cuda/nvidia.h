@@ -79,15 +79,15 @@ static inline const char *version_text(VersionOf of, int v, char *text, size_t b
 // branch of an update of 2.32, which its number does not tell from 2.32 itself).
 enum { NCCL_NEEDED = 22602, NCCL_SPLIT_SHARES = 22703, NCCL_SHARES_A_GPU = 23000, NCCL_GRAPH_REGISTERS = 23300 };
 // Whether NCCL lets two ranks use one GPU: until 2.29 it compares PCI bus ids in ncclCommInitRank ("Duplicate GPU
-// detected", src/init.cc) and refuses instances (MIG) of one too; from 2.30 on, experimentally, when
+// detected", src/init.cc) and rejects MIG instances of one too; from 2.30 on, experimentally, when
 // NCCL_MULTI_RANK_GPU_ENABLE=1 asks for it (user guide, "Environment Variables").
 static inline bool nccl_shares_a_gpu(int nccl, const char *enabled) {
   return nccl >= NCCL_SHARES_A_GPU && enabled && !strcmp(enabled, "1");
 }
-// --sm_margin auto: how many multiprocessors matrix multiplies leave to NCCL, by the GPU's model alone. A row is of
-// GPUs of this compute capability (of any minor version if minor is -1) with at least so many multiprocessors; the
+// --sm_margin auto: how many SMs matrix multiplies leave to NCCL, by the GPU's model alone. A row is of
+// GPUs of this compute capability (of any minor version if minor is -1) with at least so many SMs; the
 // first match counts. What is known, and where from:
-//   sm_90     Large GEMMs are persistent: as many blocks as multiprocessors, each for several tiles. Where NCCL holds
+//   sm_90     Large GEMMs are persistent: as many blocks as SMs, each for several tiles. Where NCCL holds
 //             some, the last blocks wait for the first, and the GEMM takes up to twice as long; NCCL held about 10 %
 //             (PyTorch issue 143988, FSDP on H100). With the target cuBLASLt launches fewer blocks (pull request
 //             144974). 16 are 12 % of 132; 8 for each of the two kernels of NCCL that run at once.
@@ -95,26 +95,26 @@ static inline bool nccl_shares_a_gpu(int nccl, const char *enabled) {
 //             the target is for heuristics: that it changes the grid on Hopper is not meant to last (PyTorch pull
 //             request 183330).
 //   others    GEMMs have a block a tile: NCCL's blocks, at a higher priority, start when any of them ends.
-struct SmMargin { int major, minor, multiprocessors, margin; const char *why; };
+struct SmMargin { int major, minor, sms, margin; const char *why; };
 static const SmMargin sm_margins[] = {
-    {9, 0, 132, 16, "large GEMMs are persistent, and NCCL takes about a tenth of the multiprocessors"},
-    {9, 0, 114, 8, "large GEMMs are persistent; without NVSwitch NCCL needs fewer multiprocessors"},
-    {9, 0, 0, 0, "too few multiprocessors to give some away"},
+    {9, 0, 132, 16, "large GEMMs are persistent, and NCCL takes about a tenth of the SMs"},
+    {9, 0, 114, 8, "large GEMMs are persistent; without NVSwitch NCCL needs fewer SMs"},
+    {9, 0, 0, 0, "too few SMs to give some away"},
     {10, -1, 0, 0, "a cap on NCCL cost more than it gave"},
     {0, -1, 0, 0, "a GEMM has a block a tile, and NCCL's blocks start when any of them ends"}};
-static inline const SmMargin *sm_margin_row(int major, int minor, int multiprocessors) {
+static inline const SmMargin *sm_margin_row(int major, int minor, int sms) {
   for (const SmMargin &m : sm_margins)
-    if ((!m.major || (m.major == major && (m.minor < 0 || m.minor == minor))) && multiprocessors >= m.multiprocessors)
+    if ((!m.major || (m.major == major && (m.minor < 0 || m.minor == minor))) && sms >= m.sms)
       return &m;
   return NULL;                                   // the last row matches everything
 }
-// The most blocks of one kernel of NCCL (config.maxCTAs; a block takes a multiprocessor for itself, NCCL issue 689).
+// The most blocks of one kernel of NCCL (config.maxCTAs; a block takes an SM for itself, NCCL issue 689).
 // Gathers have buffers of their own, all other communicators share theirs and run one after another (collectives.cuh),
 // so two kernels run at once. They fit into the margin, or where there is none on the GPU: kernels that start in
 // different orders on two ranks would else wait for each other for ever. A power of two, because NCCL rounds the
 // channels of sends and receives up to one (ncclTopoComputeP2pChannels, src/graph/paths.cc); 64 is NCCL's own limit.
-static inline int nccl_blocks(int margin, int multiprocessors) {
-  const int both = margin ? margin : multiprocessors - 1;
+static inline int nccl_blocks(int margin, int sms) {
+  const int both = margin ? margin : sms - 1;
   int blocks = 1;
   while (4 * blocks <= both && blocks < 64) blocks *= 2;
   return blocks;

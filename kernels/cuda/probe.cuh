@@ -2,7 +2,7 @@
 //
 //   cuda_probe(c, what, to, from)   one warp, on c's stream; `to` and `from` in device memory
 //     PROBE_MMA_BF16, _FP16     to (16x8) fp32 = A (16x16) B (16x8): from = A, then B, row-major; operands and result
-//                               lie in registers as "Matrix Fragments for mma.m16n8k16" of the PTX ISA says
+//                               are in registers as "Matrix Fragments for mma.m16n8k16" of the PTX ISA says
 //     PROBE_WGMMA_DOT + ...     128 threads: to (64xN) fp32 = A (64x64) B^T (B: Nx64), from = A, then B, row-major;
 //                               with PROBE_WGMMA_WEIGH A comes from registers, and to = A B (B: 64xN). + 1: N 128, else
 //                               64; + 2: fp16, else bf16
@@ -51,7 +51,7 @@ template <class T, int N, bool WEIGH> __global__ static void probe_wgmma_kernel(
     const int r = i / 64, c = i % 64;
     *(uint16_t *)(a_tile + r * 128 + ((c / 8 ^ r) % 8) * 16 + c % 8 * 2) = from[i];
   }
-  for (int i = thread; i < 64 * N; i += 128) {   // WEIGH: panels of 64 columns, one behind the other
+  for (int i = thread; i < 64 * N; i += 128) {   // WEIGH: panels of 64 columns, one after the other
     const int r = i / (WEIGH ? N : 64), c = i % (WEIGH ? N : 64);
     *(uint16_t *)(b_tile + c / 64 * (64 * 128) + r * 128 + ((c / 8 ^ r) % 8) * 16 + c % 8 * 2) = b_from[i];
   }

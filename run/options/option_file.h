@@ -70,7 +70,7 @@ static bool config_split(char *line, char **name, char **value, Error *error) {
   c = config_skip_blanks(end);
   const bool separated = *c == '=' || *c == ':';
   if (separated) c = config_skip_blanks(c + 1);
-  REJECT(separated && *c == '#', "a value that begins with # needs quotes, and an empty one is \"\"");
+  REJECT(separated && *c == '#', "a value that starts with # needs quotes, and an empty one is \"\"");
   const bool nothing = !*c || *c == '#';
   *end = 0;
   if (nothing) {
@@ -97,7 +97,7 @@ static bool config_take(Options *o, OptionSource *from, char *line, Error *error
   if (!config_split(line, &typed, &value, error)) return false;
   if (!typed) return true;
   if (*typed == '-' || *typed == '\xe2') {                      // -x, or a longer dash, as on a command line
-    refuse_word(typed, value, error);
+    reject_word(typed, value, error);
     return false;
   }
   option_name_plain(name, typed);
@@ -270,7 +270,7 @@ void options_save(const Options *asked, const Options *o, int ranks, const char 
   const bool made = f && !fclose(f);
   snprintf(path, sizeof path, "%s/options.txt", o->out);
   if (!made || !file_put(path, o->out, text, (int64_t)bytes))
-    say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+    say_error("warning: %s cannot be written: %s\n", path, strerror(errno));
   free(text);
 }
 void take_config(Options *o, MPI_Comm comm) {

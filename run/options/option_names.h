@@ -5,7 +5,7 @@
 #pragma once
 #include "options.h"
 
-// names: separated by spaces; a name that ends in * matches all names that begin so; names that begin with - are
+// names: separated by spaces; a name that ends in * matches all names that start so; names that start with - are
 // llm.c's. say: what to type instead.
 struct OptionName { const char *names, *say; };
 static const char say_warmup[] = "--warmup takes both: below 1 a fraction of all steps (0.05), else steps (2000)";
@@ -16,7 +16,7 @@ static const OptionName option_names[] = {
      "--model tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl, or --n_layer, --n_head, --n_embd"},
     {"resid_pdrop attn_pdrop embd_pdrop attention_dropout hidden_dropout",
      "--dropout is one value for embeddings, attention and residual branches"},
-    {"train_batch_size", "--batch_size N is per rank and microbatch, --global_batch N a step of all ranks"},
+    {"train_batch_size", "--batch_size N is per rank and microbatch, --global_batch N per step over all ranks"},
     {"total_batch_size", "--global_batch N is a step of all ranks in sequences, not tokens"},
     {"gradient_accumulation_steps grad_accum_steps gradient_accumulation accumulate_grad_batches accumulation_steps",
      "--grad_accum N counts microbatches of each rank, --global_batch N sequences of a step over all ranks"},
@@ -69,7 +69,7 @@ static const OptionName option_names[] = {
     {"rdzv_endpoint rdzv_backend rdzv_id rdzv_conf standalone",
      "type --rdzv env://, tcp://HOST:PORT or file:///shared/dir"},
     {"eval_iters", "an evaluation covers the whole split; --eval_every sets how often"},
-    {"sample_every", "a sample is drawn at the end: --sample_tokens N"},
+    {"sample_every", "text is sampled at the end: --sample_tokens N"},
     {"checkpoint_dir ckpt_dir save_dir",
      "checkpoints are in OUT/ckpt: --out names OUT, --resume PATH continues from one"},
     {"log_dir logging_dir wandb* swanlab* mlflow* comet* trackio* use_wandb use_swanlab use_mlflow run_name project "
@@ -139,7 +139,7 @@ static const OptionName option_names[] = {
     {"rl_coef orpo_alpha cpo_alpha",
      "--dpo_beta X: of --loss orpo the weight of the preference beside the chosen answer"},
     {"ref_model* model_adapter_name ref_adapter_name precompute_ref* reference_free sync_ref_model ref_checkpointer",
-     "the reference is what the run begins with, computed once before the first step: leave it out"},
+     "the reference is what the run starts with, computed once before the first step: leave it out"},
     {"kto_* desirable_weight undesirable_weight reward_model* ppo_* num_generations",
      "neither KTO nor reinforcement learning is here: --loss dpo, ipo, hinge, simpo, orpo"},
     {"pref_ftx rpo_alpha pref_bco_weight loss_weights ld_alpha f_divergence* f_alpha* discopop_tau dpo_use_weighting "
@@ -185,7 +185,7 @@ static const OptionName option_names[] = {
     {"-e", "is --init_from FILE for weights, --model or --n_layer, --n_head, --n_embd for new ones"},
     {"-d", "counts tokens per step: --global_batch counts sequences, so divide by --seq_len"},
     {"-m", "has no equivalent: an evaluation covers the whole split"},
-    {"-s", "has no equivalent: a sample of --sample_tokens is drawn at the end"},
+    {"-s", "has no equivalent: --sample_tokens N samples text at the end"},
     {"-nm", "has no equivalent: --keep 0 removes no checkpoint"}, {"-y", "is --resume auto for 1; for 0 leave it out"},
     {"-z", "is --strategy: zero1, zero2 or zero3; ddp for 0"},
     {"-r", "is --recompute: none, gelu or norm for 0, 1 or 2"},

@@ -7,8 +7,8 @@
 // What a resumed run does with an option.
 enum OptionResume {
   RESUME_OWN,      // each run has its own value
-  RESUME_TAKES,    // takes the checkpoint's value; another may be given, with a notice
-  RESUME_QUIET,    // TAKES without a notice: the option changes what is reported or saved, not what is trained
+  RESUME_TAKES,    // takes the checkpoint's value; another may be given, with a warning
+  RESUME_QUIET,    // TAKES without a warning: the option changes what is reported or saved, not what is trained
   RESUME_STEP,     // TAKES if the run trains, else OWN
   RESUME_ORDER,    // rejects another value than the checkpoint's if the run trains, else TAKES
   RESUME_STATE,    // rejects another value if the run trains, else OWN
@@ -34,9 +34,9 @@ enum { LAYERS_MAX = 1000 };
   INT(n_head, 0, 1, 1000, SHAPE, "attention heads; must divide n_embd without --head_size (default: the preset's)", \
       "num_heads n_heads num_attention_heads") \
   INT(n_embd, 0, 1, 65536, SHAPE, "width (default: the preset's)", "hidden_size d_model n_embed embed_dim") \
-  INT(seq_len, 0, 1, 1 << 20, ORDER, "tokens per training sequence (default: the preset's; fewer to tune on chats)", \
-      "block_size max_seq_len max_seq_length seq_length sequence_length sequence_len context_length cutoff_len " \
-      "model_max_length -t") \
+  INT(seq_len, 0, 1, 1 << 20, ORDER, "tokens per training sequence (default: the preset's; fewer to fine-tune on " \
+      "chats)", "block_size max_seq_len max_seq_length seq_length sequence_length sequence_len context_length " \
+      "cutoff_len model_max_length -t") \
   INT(n_positions, 0, 1, 1 << 20, SHAPE, "positions, >= seq_len; with rope for exports only (default: preset)", \
       "n_ctx max_position_embeddings") \
   INT(vocab_size, 0, 1, 1 << 24, SHAPE, "vocabulary of the tokenizer or token files (default: the preset's)", \
@@ -45,28 +45,28 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(tie_head, preset, (on, off), SHAPE, "LM head shares the token embedding (default: the preset's)", \
       "tie_word_embeddings") \
   GROUP(BLOCK, "block") \
-  INT(n_kv_head, 0, 1, 1000, SHAPE, "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
-  INT(head_size, 0, 1, 65536, SHAPE, "columns of a head (default: the preset's, or n_embd / n_head)") \
+  INT(n_kv_head, 0, 1, 1000, SHAPE, "KV heads; must divide n_head (default: the preset's, or n_head)") \
+  INT(head_size, 0, 1, 65536, SHAPE, "head dim (default: the preset's, or n_embd / n_head)") \
   INT(mlp_width, 0, 1, 1 << 20, SHAPE, "width of the MLP (default: the preset's, or 4 n_embd)") \
   ENUM(norm, Norm, PRESET, ((layernorm, NORM_LAYERNORM), (rmsnorm, NORM_RMSNORM)), \
       SHAPE, "of attention, the MLP and the head (default: the preset's)") \
   ENUM(norm_place, NormPlace, PRESET, ((before, NORM_BEFORE), (behind, NORM_BEHIND), (both, NORM_BOTH)), SHAPE, \
-      "norms before attention and the MLP, behind them, or both (default: preset)") \
+      "norms before attention and the MLP, after them, or both (default: preset)") \
   CHOICE(norm_weight, preset, (on, off), SHAPE, "norms have a weight (default: the preset's)") \
   CHOICE(norm_embedding, preset, (on, off), SHAPE, \
-      "an RMSNorm without weights behind the embedding (default: preset)") \
+      "an RMSNorm without weights after the embedding (default: preset)") \
   NUM(norm_eps, 0.0, 1e-12, 1.0, SHAPE, "added to a norm's variance or mean square (default: the preset's)") \
   ENUM(position, Position, PRESET, ((learned, POSITION_LEARNED), (rope, POSITION_ROPE)), \
-      SHAPE, "learned positions, or q and k turned (default: the preset's)") \
+      SHAPE, "learned positions, or q and k rotated (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
   TEXT(rope_scaling, "", "none|...", SHAPE, \
       "rope: none, linear:X, llama3:X,LOW,HIGH,POSITIONS, yarn:... (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MAX, SHAPE, \
-      "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
-  INT(window, -1, 0, 1 << 20, SHAPE, "tokens that a token sees, itself among them (0: all; default: the preset's)", \
+      "rope: every N-th block is a NoPE layer (0: none; default: the preset's)") \
+  INT(window, -1, 0, 1 << 20, SHAPE, "tokens that one attends to, itself included (0: all; default: the preset's)", \
       "sliding_window") \
-  INT(window_skip, -1, 0, LAYERS_MAX, SHAPE, "every N-th block sees all tokens (0: none; default: the preset's)", \
-      "sliding_window_pattern") \
+  INT(window_skip, -1, 0, LAYERS_MAX, SHAPE, "every N-th block attends to all tokens (0: none; default: the " \
+      "preset's)", "sliding_window_pattern") \
   NUM(window_theta, -1.0, 0.0, 1e12, SHAPE, \
       "rope: base in blocks with a window, unscaled (0: as others; default: preset)", "rope_local_base_freq") \
   ENUM(qk_norm, QkNorm, PRESET, ((off, QK_NORM_OFF), (before, QK_NORM_BEFORE), (after, QK_NORM_AFTER), \
@@ -79,7 +79,7 @@ enum { LAYERS_MAX = 1000 };
   ENUM(mlp, Mlp, PRESET, MLP_CHOICES, SHAPE, "between the MLP's matrices (default: the preset's)") \
   ENUM(bias, Biases, PRESET, ((all, BIAS_ALL), (none, BIAS_NONE), (qkv, BIAS_QKV), (qkvo, BIAS_QKVO)), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
-  NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \
+  NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logit soft-capping: X tanh(logit / X) (0: off; default: the preset's)") \
   GROUP(TRAINING, "training") \
   INT(epochs, 0, 1, 1000000, STEP, "passes over the training tokens (default: 1, of chats 5, or by --max_steps)", \
       "num_epochs num_train_epochs n_epochs max_epochs") \
@@ -139,9 +139,9 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(lora_scale, rank, (rank, root), ORDER, "alpha is divided by the rank; root: by its square root, rsLoRA") \
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks", \
       "lora_target lora_target_modules target_modules") \
-  TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its", \
+  TEXT(lora_from, "", NULL, OWN, "adapter to start with, a directory as PEFT writes it; rank and targets are its", \
       "adapter_name_or_path lora_model_dir") \
-  FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
+  FLAG(merge, OWN, "write the merged model: adapters are added in fp32") \
   CHOICE(base_dtype, auto, (auto, file, param, q8_0, nf4), ORDER, \
       "frozen weights: the file's, param_dtype, or quantized (auto: file if it is)") \
   TEXT(train_rows, "", NULL, ORDER, \
@@ -158,7 +158,7 @@ enum { LAYERS_MAX = 1000 };
       "tokenizer_path tokenizer_file") \
   TEXT(add_tokens, "", "auto|...", OWN, \
       "file of tokens to add to --init_from, lines or JSON; auto: those without rows") \
-  TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
+  TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; continues where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \
   TEXT(text_column, "", NULL, QUIET, "the column of .parquet files (default: text, or the only one of strings)") \
@@ -173,14 +173,14 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
          "conversations: the loss is of all answers, the last one, or everything") \
   CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \
-  TEXT(fields, "", NULL, ORDER, "names of members, as in prompt=question,completion=answer (default: by form)") \
+  TEXT(fields, "", NULL, ORDER, "names of keys, as in prompt=question,completion=answer (default: by schema)") \
   CHOICE(pack, whole, (whole, stream), ORDER, "conversations: whole, apart from each other; or as one stream") \
   CHOICE(too_long, cut, (cut, drop), ORDER, "conversations longer than --seq_len: cut their end, or leave them out") \
   CHOICE(shuffle, on, (on, off), ORDER, "a new order every epoch, the same for every number of ranks") \
   CHOICE(drop_last, on, (on, off), ORDER, "drop an incomplete last global batch; off: fill it from the epoch's start") \
   GROUP(PRECISION, "precision") \
   CHOICE(param_dtype, fp32, (fp32, bf16, fp16), TAKES, "stored and gathered parameters; masters are fp32") \
-  CHOICE(reduce_dtype, fp32, (fp32, bf16, fp16), TAKES, "gradients on the wire; they are added up in fp32") \
+  CHOICE(reduce_dtype, fp32, (fp32, bf16, fp16), TAKES, "communicated gradients; they are added up in fp32") \
   CHOICE(buffer_dtype, auto, (auto, fp32, bf16, fp16), TAKES, "activations and GEMM inputs (auto: param_dtype)") \
   CHOICE(logits_dtype, fp32, (fp32, bf16), STEP, "logits in training; bf16: half as large, if buffer_dtype is bf16") \
   ENUM(fp8, Fp8, FP8_OFF, ((off, FP8_OFF), (gather, FP8_GATHER), (matmul, FP8_MATMUL)), \
@@ -192,7 +192,7 @@ enum { LAYERS_MAX = 1000 };
   TEXT(mesh, "", NULL, OWN, "RxS: R replicas of S shards (default: 1xN; hybrid_shard: hosts x ranks per host)") \
   TEXT(reshard_after_forward, "auto", "auto|on|off|...", OWN, \
       "or a number K: keep blocks sharded over groups of K ranks", "fsdp_reshard_after_forward") \
-  INT(gather_slots, 2, 1, 1000, OWN, "whole blocks in memory at once: the one at work and those prefetched") \
+  INT(gather_slots, 2, 1, 1000, OWN, "all-gather buffers: whole blocks in memory, at work or prefetched") \
   ENUM(shard, ShardLayout, SHARD_FLAT, ((flat, SHARD_FLAT), (dim0, SHARD_DIM0)), \
       OWN, "how a unit is cut: as one range, or each parameter by rows") \
   TEXT(wrap, "block", "block|model|...", OWN, \
@@ -205,8 +205,8 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(reduce, ordered, (ordered, native), STEP, "native: NCCL's sum, whose bits depend on the ranks") \
   ENUM(between_hosts, BetweenHosts, BETWEEN_AUTO, ((auto, BETWEEN_AUTO), (chain, BETWEEN_CHAIN), \
       (direct, BETWEEN_DIRECT)), OWN, \
-      "gradients: sums along hosts, or each rank's to owners; cpu: fewer bytes") \
-  CHOICE(shm, on, (on, copy, off), OWN, "ranks of a host read shards in place; copy: gather them; off: messages") \
+      "gradients: inter-node reduction chain, or direct; cpu: fewer bytes") \
+  CHOICE(shm, on, (on, copy, off), OWN, "ranks of a host read shards zero-copy; copy: gather them; off: messages") \
   GROUP(DEVICE, "device") \
   CHOICE(device, auto, (auto, cpu, cuda), OWN, "where to compute") \
   FLAG(no_cuda, OWN, "the same as --device cpu") \
@@ -214,17 +214,17 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(tune, off, (off, on, any), OWN, \
       "cuda: time GEMM algorithms at start; any: of other bits too, which checkpoints keep") \
   TEXT(plans, "", NULL, OWN, "cuda: GEMM algorithms of FILE; with --tune any, write FILE") \
-  TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
+  TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: SMs reserved for NCCL, not used by GEMMs; auto: by GPU model") \
   CHOICE(attention, auto, (auto, wgmma, mma), TAKES, \
       "cuda: Hopper's kernels, or every GPU's (auto: Hopper's where all have it)") \
   CHOICE(matmul_precision, highest, (highest, high), TAKES, "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   CHOICE(isa, auto, (auto, avx2, avx512, avx512_bf16, amx, neon, neon_bf16), OWN, \
          "auto: the best that all ranks have") \
   FLAG(preflight, OWN, "look at all hosts and the network between them, say what to mend, and end") \
-  INT(threads, 0, 0, 4096, OWN, "threads per rank (0: one for each core it is dealt)", "num_threads n_threads") \
+  INT(threads, 0, 0, 4096, OWN, "threads per rank (0: one for each core it is assigned)", "num_threads n_threads") \
   INT(timeout, 600, 0, 1 << 30, OWN, "end all after N seconds without progress or word of a rank (0: never)") \
   INT(restarts, 0, 0, 1000000, OWN, "start again after a crash, from the newest checkpoint, at most N times") \
-  INT(restart_wait, 30, 1, 1 << 30, OWN, "--restarts: seconds to wait for a host before going on without it") \
+  INT(restart_wait, 30, 1, 1 << 30, OWN, "--restarts: seconds to wait for a host before continuing without it") \
   TEXT(flight, "", NULL, OWN, "compare what ranks did last: OUT, or FILE... of its flight-RANK.json; then end") \
   GROUP(RANKS, "ranks") \
   TEXT(rdzv, "auto", "auto|none|...", OWN, "or env://, tcp://HOST:PORT, file:///shared/dir; none: one rank alone") \
@@ -243,10 +243,10 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(prompt_as, auto, (auto, text, user), OWN, \
       "a user's message, or a text; auto: a message if the model has a template") \
   INT(sample_tokens, 64, 0, 1 << 20, QUIET, "tokens to generate at the end (0: none)", "max_new_tokens -g") \
-  NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the likeliest token") \
-  INT(top_k, 40, 0, 1 << 24, QUIET, "draw among the k likeliest tokens (0: among all)") \
-  NUM(top_p, 1.0, 0.0, 1.0, QUIET, "draw among the likeliest that reach this probability together (1: among all)") \
-  NUM(min_p, 0.0, 0.0, 1.0, QUIET, "leave out what is less likely than this times the likeliest") \
+  NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the most probable token") \
+  INT(top_k, 40, 0, 1 << 24, QUIET, "sample from the k most probable tokens (0: all)") \
+  NUM(top_p, 1.0, 0.0, 1.0, QUIET, "sample from the most probable that together reach this (1: all)") \
+  NUM(min_p, 0.0, 0.0, 1.0, QUIET, "leave out what is less likely than this times the most probable") \
   NUM(repetition_penalty, 1.0, 1e-3, 1e3, QUIET, "divides positive logits of tokens seen, multiplies others (1: off)", \
       "repeat_penalty") \
   CHOICE(sampler, transformers, (transformers, llama_cpp), QUIET, \
@@ -269,7 +269,7 @@ enum { LAYERS_MAX = 1000 };
   FLAG(tensorboard, OWN, "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, OWN, "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
-  CHOICE(export_dtype, fp32, (fp32, bf16), OWN, "of --export_hf's whole weights") \
+  CHOICE(export_dtype, fp32, (fp32, bf16), OWN, "of --export_hf's merged model") \
   CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0, adapter), OWN, \
       "for llama.cpp: OUT/model.gguf; adapters (f16, or as named): OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \

@@ -111,7 +111,7 @@ static const char *choice_find(const char *choices, const char *word, size_t *n)
 }
 static bool choices_open(const char *choices) { return !choices || strstr(choices, "..."); }
 // Writes a word to `to` as the table spells it, and returns true, if it is one of the choices, by any name
-// (option_values has names of other programs). If the option also takes other values ("..."), a word that begins with a
+// (option_values has names of other programs). If the option also takes other values ("..."), a word that starts with a
 // digit is such a value.
 static bool choice_take(const char *choices, const char *word, char *to, size_t bytes) {
   size_t n;
@@ -378,7 +378,7 @@ static void wrong_add(Error *all, const char *at, const char *name, const char *
   text_add(text, sizeof all->text, whole ? "%s" : "%.60s too", whole ? why : name);
 }
 // The error line for an argument that is not an option.
-static void refuse_word(const char *word, const char *next, Error *error) {
+static void reject_word(const char *word, const char *next, Error *error) {
   char name[OPTION_NAME_BYTES];
   const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
   const int letter = dash ? option_index(word) : -1;
@@ -439,9 +439,9 @@ static bool options_take_one(Options *o, OptionSource *from, int argc, char **ar
   *last = -1;
   if (strncmp(word, "--", 2) || !word[2] || word[2] == '=') {
     REJECT((before == OPT_data || before == OPT_val_data) && word[0] != '-' && !access(word, R_OK), "'%.200s' stands "
-           "behind --%s's value: of a pattern the shell makes several words; write it in quotes, --%s 'DIR/*.jsonl', "
+           "after --%s's value: of a pattern the shell makes several words; write it in quotes, --%s 'DIR/*.jsonl', "
            "or names with commas between them", word, option_specs[before].name, option_specs[before].name);
-    refuse_word(word, next, error);
+    reject_word(word, next, error);
     option_name_plain(name, word);
     *a += apart && strncmp(word, "--", 2) && (word[0] == '-' || word[0] == '\xe2' || option_index(name) >= 0);
     return false;

@@ -22,7 +22,7 @@ struct TrainerTable {
   // Runs a training step of a planned rank once more, dry, and watched. Returns how many microbatches it had, at most
   // TIMED_MICROBATCHES: the first overwrites sums, those of the last go back to all replicas, two between repeat.
   int64_t (*plan_step)(const RunView *run, DryWatch *watch);
-  // Writes where a training step's buffers lie, as a member of a JSON object (fsdp/memory_map.h).
+  // Writes where a training step's buffers are, as a key of a JSON object (fsdp/memory_map.h).
   void (*memory_map)(const RunView *run, FILE *to);
 };
 
@@ -30,7 +30,7 @@ struct TrainerTable {
 #include "option_table.h"
 
 // ---- option_values.h ------------------------------------------------------------------------------------------------
-// choices: a|b|...; words: those of an enum, one behind the other, each ended by a zero.
+// choices: a|b|...; words: those of an enum, one after the other, each ended by a zero.
 struct OptionSpec {
   const char *name;
   OptionType type;
@@ -76,7 +76,7 @@ bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **arg
 void options_whole_line(int argc, char **argv, Error *error);
 
 // ---- option_file.h --------------------------------------------------------------------------------------------------
-// Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
+// Writes OUT/options.txt. If the disk is full or fails, a warning says so. from: see options_write_head.
 void options_save(const Options *asked, const Options *o, int ranks, const char *from);
 // Takes the options of the file of --config, if there is one, that the command line has not given. False with one line
 // in `error`.
@@ -125,13 +125,13 @@ bool mesh_parse(const char *text, int *replicas, int *shards);
 
 // ---- sm_margin.h ----------------------------------------------------------------------------------------------------
 // The number of SMs of a GPU that --sm_margin reserves for NCCL. One line in `error` if the GPU has no more than that.
-int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, Error *error);
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int sms, Error *error);
 
 // ---- resolve.h ------------------------------------------------------------------------------------------------------
 // Gives options that have no value yet those of a preset, a list of NAME=VALUE. The values are known to be valid.
 void preset_fill(Options *o, const char *list);
-// A tuning on conversations has sequences as long as the longest, not too short for a sample; the preset's length is
-// the most. It has TUNING_EPOCHS, or with whole weights TUNING_EPOCHS_WHOLE at a rate of 1e-5, and a step of about
+// Fine-tuning on conversations has sequences as long as the longest, not too short for a sample; the preset's length is
+// the most. It has TUNING_EPOCHS, or in full fine-tuning TUNING_EPOCHS_WHOLE at a rate of 1e-5, and a step of about
 // TUNING_CONVERSATIONS, in whole sequences: chosen by an experiment (docs/results.md), unless these were given. What a
 // step has depends on no number of ranks: those without sequences compute empty ones (--fill_step). Every rank has the
 // corpus, and decides the same.
@@ -140,7 +140,7 @@ void options_fit_corpus(Options *o, const Corpus *corpus, int world);
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
 // Rejects --trace_steps that a run of `steps` steps does not have. False with one line in `error`.
-bool trace_refuse_steps(const Options *o, int64_t steps, Error *error);
+bool trace_reject_steps(const Options *o, int64_t steps, Error *error);
 // Fills in options that were not given and rejects what cannot work. Later, vocab_size may still shrink to the
 // vocabulary that the tokenizer reaches. False with one line in `error`.
 bool options_resolve(Options *o, int world, int ranks_per_host, Error *error);

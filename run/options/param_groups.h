@@ -1,6 +1,6 @@
 // param_groups.h: what --freeze, --no_decay and --lr_scale say of parameters, by globs of their names, and --base_dtype
 // of those that do not train. All of it goes into the table of parameters, from which the layout follows: parameters
-// with equal settings lie together, and one call of the optimizer's op updates them.
+// with equal settings are together, and one call of the optimizer's op updates them.
 #pragma once
 #include <fnmatch.h>
 #include "options.h"

@@ -1,5 +1,5 @@
 // resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
-// rejected; report_refuse does this for options about what a run does and reports, sharding.h for those of sharding.
+// rejected; report_reject does this for options about what a run does and reports, sharding.h for those of sharding.
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -100,10 +100,10 @@ static bool lora_resolve(Options *o, Error *error) {
   REJECT(o->train_rows[0] && (strcmp(rows, o->train_rows) || from < 0 || last < from || last >= o->vocab_size),
          "--train_rows '%.100s' is not FIRST:LAST, rows below %lld", o->train_rows, (long long)o->vocab_size);
   REJECT(o->export_gguf == OPT_export_gguf_adapter && (!o->lora || o->merge), "--export_gguf adapter is of adapters "
-         "alone: give --lora RANK without --merge, or name a type of whole weights, as f16");
+         "alone: give --lora RANK without --merge, or name a type of merged weights, as f16");
   REJECT(o->train_rows[0] && o->export_gguf != OPT_export_gguf_off && !o->merge, "--export_gguf: an adapter of "
          "llama.cpp has no place for rows of the embedding: give --merge too, or leave it out");
-  REJECT(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of whole "
+  REJECT(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of full "
          "weights that --export_hf writes: leave it out%s", o->lora ? ", or give --merge too" : "");
   return true;
 }
@@ -212,14 +212,14 @@ bool trace_steps_parse(const char *text, int64_t *first, int64_t *last) {
   *last = strtoll(end + 1, &end, 10);
   return !*end && *first <= *last && *last <= 1000000;
 }
-bool trace_refuse_steps(const Options *o, int64_t steps, Error *error) {
+bool trace_reject_steps(const Options *o, int64_t steps, Error *error) {
   int64_t first = 0, last;
   REJECT(trace_steps_parse(o->trace_steps, &first, &last) && steps < first, "--trace_steps %.40s: this run has %lld "
          "step%s; choose earlier ones", o->trace_steps, (long long)steps, steps == 1 ? "" : "s");
   return true;
 }
 // Rejects options about what a run does and reports that contradict others. False with one line in `error`.
-static bool report_refuse(const Options *o, Error *error) {
+static bool report_reject(const Options *o, Error *error) {
   int64_t first, last;
   const bool tunes = o->tune != OPT_tune_off;
   REJECT(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
@@ -231,7 +231,7 @@ static bool report_refuse(const Options *o, Error *error) {
   for (OptionId path : paths)
     REJECT(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
-  if (!sm_margin_refuse(o, error)) return false;
+  if (!sm_margin_reject(o, error)) return false;
   REJECT(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REJECT((o->interactive || o->eval[0]) && (o->prompt[0] || o->prompts[0]), "--%s takes no --prompt or --prompts",
@@ -249,9 +249,9 @@ static bool report_refuse(const Options *o, Error *error) {
   REJECT(!chat_date_read(o->chat_date, &day), "--chat_date '%.60s' is no date like 26 Jul 2024 or 2024-07-26",
          o->chat_date);
   REJECT(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
-         "--resume continues a run, --init_from begins a new one: give one of them");
+         "--resume continues a run, --init_from starts a new one: give one of them");
   REJECT(o->resume[0] && strcmp(o->resume, "auto") && o->lora_from[0], "--resume continues a run with its own "
-         "adapters, --lora_from begins with another's: give one of them");
+         "adapters, --lora_from starts with another's: give one of them");
   REJECT(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
   REJECT(o->trace[0] && o->offload != OFFLOAD_NONE, "--trace with --offload %s: on a GPU a trace is what the device "
@@ -262,7 +262,7 @@ static bool report_refuse(const Options *o, Error *error) {
   REJECT(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
   REJECT(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
          "1 <= first <= last <= 1000000", o->trace_steps);
-  if (o->trace[0] && o->max_steps) return trace_refuse_steps(o, o->max_steps, error);
+  if (o->trace[0] && o->max_steps) return trace_reject_steps(o, o->max_steps, error);
   return true;
 }
 
@@ -291,7 +291,7 @@ bool options_resolve(Options *o, int world, int ranks_per_host, Error *error) {
   if (!lora_resolve(o, error) || !base_resolve(o, error)) return false;
   if (!preference_resolve(o, error)) return false;
   const RopeScaling scaling = shape_of(o).block.rope_scaling;
-  REJECT(scaling.growth > 0 && o->seq_len > scaling.original, "--seq_len %lld: behind %lld tokens this model's q "
+  REJECT(scaling.growth > 0 && o->seq_len > scaling.original, "--seq_len %lld: after %lld tokens this model's q "
          "grows, which is not computed here: give fewer", (long long)o->seq_len, (long long)scaling.original);
   REJECT(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
@@ -310,5 +310,5 @@ bool options_resolve(Options *o, int world, int ranks_per_host, Error *error) {
          world, s, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? rounds : 1;
   if (!o->fill_step) o->global_batch = per_round * o->grad_accum;
-  return report_refuse(o, error) && sharding_resolve(o, world, ranks_per_host, error);
+  return report_reject(o, error) && sharding_resolve(o, world, ranks_per_host, error);
 }

@@ -157,11 +157,11 @@ static bool sharding_check_gathers(const Options *o, int world, Error *error) {
          && !o->given[OPT_strategy] ? "mesh" : "strategy", o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh :
          option_word(o, OPT_strategy), asked);
   const bool stays = o->given[OPT_gather_slots] || (reshards && reshard_of(o));
-  REJECT(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
-         "stays whole, --%s has no effect", o->wrap, asked);
+  REJECT(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once per step "
+         "and stays whole, --%s has no effect", o->wrap, asked);
   return true;
 }
-// Completes gather slots, resharding and accumulation as the strategy asks, and rejects what contradicts it.
+// Completes all-gather buffers, resharding and accumulation as the strategy asks, and rejects what contradicts it.
 static bool sharding_resolve_slots(Options *o, int world, Error *error) {
   const int S = o->shards;
   int64_t least;
@@ -186,7 +186,7 @@ static bool sharding_resolve_slots(Options *o, int world, Error *error) {
          "" : "s");
   if (!strcmp(o->reshard_after_forward, "auto")) strcpy(o->reshard_after_forward, whole ? "off" : "on");
   REJECT(zero1 && o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local, "--strategy zero1 adds up whole "
-         "gradients and reduces once a step: it does not go with --accumulate %s", option_word(o, OPT_accumulate));
+         "gradients and reduces once per step: it does not go with --accumulate %s", option_word(o, OPT_accumulate));
   if (zero1) o->accumulate = OPT_accumulate_local;
   return true;
 }

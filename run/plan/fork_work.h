@@ -21,7 +21,7 @@ static inline int fork_processes() {
   const double quota = cgroup_cores("");
   return quota < cores ? (quota < 1 ? 1 : (int)quota) : cores < 1 ? 1 : cores;
 }
-// Piece `i` of what `of` points to. Its results must lie in memory of fork_memory.
+// Piece `i` of what `of` points to. Its results must be in memory of fork_memory.
 typedef void ForkPiece(void *of, int64_t i);
 typedef void ForkProgress(int64_t done, int64_t count);
 struct ForkShared { int64_t next, done; };       // the next piece that nobody does yet; pieces done

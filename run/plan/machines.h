@@ -12,8 +12,8 @@ struct AttentionRate { double forward, backward; };              // 0: the machi
 struct Machine {
   char name[32];
   bool gpu;
-  int major, minor, multiprocessors;             // major, minor: compute capability
-  int sm_margin;                                 // of the multiprocessors, those not given to matrix multiplies
+  int major, minor, sms;                         // major, minor: compute capability
+  int sm_margin;                                 // of the SMs, those not given to matrix multiplies
   double peak_flops;                             // dense, in the compute dtype: MFU refers to it
   double product_flops;                          // what matrix multiplies reach at best
   AttentionRate attention[ATTENTION_KINDS];      // with all that their tiles compute
@@ -34,10 +34,10 @@ struct Machine {
 // reaches less of it: product_fill.
 // wgmma, mma: TFLOP/s of attention's kernels, forward and backward, of what their tiles compute (ATTENTION_TILE): what
 // an H100 was measured to do (dev/results/2026-11-27-H100-attention.md, causal, head dims 64 and 128, 1024 and 4096
-// tokens, within 15 %). Others: the H100's mma by multiprocessors times clock, at most half the dense peak.
+// tokens, within 15 %). Others: the H100's mma by SMs times clock, at most half the dense peak.
 struct MachineRow {
   const char *name, *gpu;
-  int major, minor, multiprocessors;
+  int major, minor, sms;
   double gib, memory, inside, reached, network, pcie, products;
   AttentionRate wgmma, mma;
 };
@@ -87,7 +87,7 @@ static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, doubl
 static inline void machine_of_gpu(Machine *m, const MachineRow *row, Dtype dtype, bool tf32) {
   const GpuPeak p = gpu_peak(row->gpu);
   m->gpu = true;
-  m->major = row->major, m->minor = row->minor, m->multiprocessors = row->multiprocessors;
+  m->major = row->major, m->minor = row->minor, m->sms = row->sms;
   m->peak_flops = dtype != F32 ? p.half : tf32 ? p.tf32 : p.fp32;
   m->memory_rate = row->memory * 1e9;
   m->inside = row->inside * 1e9 * row->reached;

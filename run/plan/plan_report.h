@@ -6,8 +6,8 @@
 #include "run/report/report.h"
 
 // The plan of another number of ranks, `world`. bytes: of a rank; needs: bytes that a GPU must have, or a host for all
-// its CPU ranks; step_s, tokens_s: predicted, 0 without --on; refused: "", or why training rejects this number.
-struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; Error refused; };
+// its CPU ranks; step_s, tokens_s: predicted, 0 without --on; rejected: "", or why training rejects this number.
+struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; Error rejected; };
 enum { WORLD_ROWS_MAX = 24 };
 // Everything that is printed. run: a planned rank of the class that needs most memory.
 struct PlanReport {
@@ -55,8 +55,8 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
     snprintf(words, sizeof words, "%d ranks", r->world);
     report_progress(words);
     const Options o = plan_at_world(asked, r->world, &possible);
-    if (!possible) fail(&r->refused, "--mesh %.100s has no such number of ranks", asked->mesh);
-    if (!possible || !world_plan(&w, &o, true, NULL, &r->refused)) continue;
+    if (!possible) fail(&r->rejected, "--mesh %.100s has no such number of ranks", asked->mesh);
+    if (!possible || !world_plan(&w, &o, true, NULL, &r->rejected)) continue;
     report_row(r, &w);
     world_plan_free(&w);
   }
@@ -81,7 +81,7 @@ static void report_print_head(const PlanReport *p) {
   report_model(p->run);
   const char *data = plan_data_words(o);
   if (data) start_line("data", "%s", data);
-  start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",
+  start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s per token",
              count_words((int64_t)world_plan_tokens(&p->plan)), (int)o->world, o->world > 1 ? "s" : "",
              (long long)o->grad_accum, o->grad_accum > 1 ? "es" : "", (long long)o->batch_size, (long long)m->T,
              flop_words(report_flops(p)), flop_words(m->flops_per_token));
@@ -116,7 +116,7 @@ static void report_print_memory(const PlanReport *p) {
     say("\n");
   }
   if (p->plan.on.gpu) say("  %-38s %17zu\n", "of it on the GPU", memory_planned_total(&c->memory, MEMORY_ON_DEVICE));
-  say("  Of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n", c->placed,
+  say("  Of it %zu bytes are shared by buffers of disjoint live ranges; at most %zu of them are live\n", c->placed,
       c->alive);
   say("  Not in it: tokens of the corpus and their order%s\n",
       p->plan.on.gpu ? ", and what CUDA, cuBLASLt and NCCL take" : "");
@@ -168,8 +168,8 @@ static void report_print_times(const PlanReport *p) {
              a->forward * 1e-12, a->backward * 1e-12, m->memory_rate * 1e-9,
              m->gpu ? "" : " (assumed, not measured)");
   if (m->sm_margin)
-    start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",
-               m->multiprocessors - m->sm_margin, m->multiprocessors);
+    start_line("margin", "matrix multiplies have %d of %d SMs, NCCL the others (--sm_margin)",
+               m->sms - m->sm_margin, m->sms);
   if (!m->gpu)
     start_line("assumed", "%s", strcmp(p->plan.opt.on, "cpu") ? "but for the figures that --on gives" : "this "
                "machine was not measured: give a rank's figures with --on cpu,tflops=...,memory_gbs=... (make bench "
@@ -211,7 +211,7 @@ static void report_print_fits(const PlanReport *p) {
     if (!f->value) { say("  %-38s none\n", fit_words[k]); continue; }
     say("  %-38s --%s %lld: %.2f GiB", fit_words[k], fit_options[k], (long long)f->value, f->needs / 0x1p30);
     if (f->next > 0) say(" (%lld: %.2f)\n", (long long)(f->value + f->grain), f->next / 0x1p30);
-    else say(" (%lld is refused)\n", (long long)(f->value + f->grain));
+    else say(" (%lld is rejected)\n", (long long)(f->value + f->grain));
   }
 }
 static void report_print_rows(const PlanReport *p) {
@@ -220,7 +220,7 @@ static void report_print_rows(const PlanReport *p) {
   say("\nranks  bytes of a rank%s\n", timed ? "             predicted: a step      tokens/s    of a rank" : "");
   for (int i = 0; i < p->rows; i++) {
     const WorldRow *r = &p->row[i];
-    if (r->refused.text[0]) { say("%5d  %s\n", r->world, r->refused.text); continue; }
+    if (r->rejected.text[0]) { say("%5d  %s\n", r->world, r->rejected.text); continue; }
     say("%5d  %15zu", r->world, r->bytes);
     if (timed)
       say("  %-12s %16s  %12.0f  %11.0f", r->needs <= world_plan_room(&p->plan) ? "fits" : "does not fit",
@@ -299,8 +299,8 @@ static void report_json_times(FILE *f, const PlanReport *p) {
 }
 // The report as JSON, with every figure. mesh.kept: the size of a secondary group, 0: none. rank_kinds: a RankClass
 // each; needs_most: the first rank of the class whose memory plan is largest. worlds: the same run on other numbers of
-// ranks; refused: why training rejects one, or "". Times, and the bytes that a whole device needs (with the libraries',
-// as measured), are there only where --on names a machine.
+// ranks; rejected: why training rejects one, or "". Times, and the bytes that a whole device needs (with the
+// libraries', as measured), are there only where --on names a machine.
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
@@ -330,7 +330,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   for (int i = 0; i < p->rows; i++) {
     const WorldRow *r = &p->row[i];
     fprintf(f, "%s{\"ranks\":%d,\"refused\":", i ? "," : "", r->world);
-    json_text(f, r->refused.text);
+    json_text(f, r->rejected.text);
     fprintf(f, ",\"rank_bytes\":%zu,\"predicted_needs_bytes\":%.0f", r->bytes, p->plan.on.timed ? r->needs : 0);
     json_number(f, "predicted_step_s", r->step_s);
     json_number(f, "predicted_tokens_per_s", r->tokens_s);

@@ -32,14 +32,14 @@ static inline Ops plan_cuda_table() {
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
 // Rejects options that a plan cannot have. False with one line in `error`.
-static inline bool plan_refuses(const Options *o, Error *error) {
+static inline bool plan_rejects(const Options *o, Error *error) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
                                        OPT_eval, OPT_interactive};
   for (OptionId i : not_here) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &option_specs[i]);
     if (i == OPT_init_from && o->tuning) continue;         // its shape is known (shape_of_weights)
-    REJECT(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
+    REJECT(value[0] && strcmp(value, "off"), "--plan is of a training that starts, and reads no weights: it does not "
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
   REJECT(!o->batch_size, "--plan says which batches fit: give --batch_size a number in place of auto");
@@ -104,7 +104,7 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
 static inline bool plan_resolve(Options *o, PlanDevice *d, Error *error) {
   static Ops cuda;
   error->text[0] = 0;
-  if (!plan_refuses(o, error) || !plan_choose_device(o, error)) return false;
+  if (!plan_rejects(o, error) || !plan_choose_device(o, error)) return false;
   const int world = (int)o->world;
   d->gpu = !o->no_cuda && o->device == OPT_device_cuda;
   if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
@@ -137,7 +137,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, Error *error) {
   info.major = d->machine.major, info.minor = d->machine.minor;
   if (d->gpu && d->timed) check_fp8(o, &info, error);
   if (d->gpu && d->timed)
-    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.multiprocessors, error);
+    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.sms, error);
   if (error->text[0]) return false;
   cuda = plan_cuda_table();
   FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));
@@ -390,16 +390,16 @@ static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of)
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
   int64_t low = 0, high = most / grain + 1;      // in grains: low fits; high does not, or is above what is tried
   double low_needs = 0, high_needs = 0, slope = 0;
-  bool refused = false;
+  bool rejected = false;
   for (int turn = 0; high - low > 1; turn++) {
     const double ahead = slope > 0 ? (room - low_needs) / slope : low ? (double)low : 1;
     int64_t next = low + max64(1, (int64_t)fmin(ahead, (double)(high - low)));
-    if (refused || turn % 8 == 7) next = low + (high - low) / 2;
+    if (rejected || turn % 8 == 7) next = low + (high - low) / 2;
     next = min64(next, high - 1);
     const double needs = fit_needs(asked, o->grad_accum, of, next * grain);
-    refused = needs == 0;
-    if (!refused && low) slope = (needs - low_needs) / (double)(next - low);
-    if (!refused && needs <= room) low = next, low_needs = needs;
+    rejected = needs == 0;
+    if (!rejected && low) slope = (needs - low_needs) / (double)(next - low);
+    if (!rejected && needs <= room) low = next, low_needs = needs;
     else high = next, high_needs = needs;
   }
   return Fit{low * grain, grain, low_needs, high_needs};

@@ -55,8 +55,8 @@ static inline double product_fill(const Machine *m, Tensor out) {
   double best = 0;
   for (const auto &t : tiles) {
     const double count = ceil(rows / t.rows) * ceil(cols / t.cols);
-    const double turns = ceil(count / (m->multiprocessors - m->sm_margin));
-    best = fmax(best, t.reuse * rows * cols / (t.rows * t.cols) / (turns * m->multiprocessors));
+    const double turns = ceil(count / (m->sms - m->sm_margin));
+    best = fmax(best, t.reuse * rows * cols / (t.rows * t.cols) / (turns * m->sms));
   }
   return best;
 }
@@ -127,7 +127,7 @@ struct StepTimes { double at[STEP_SUMMED]; };
 
 // The clocks of a dry run, in seconds.
 struct Timeline {
-  DryWatch watch;                                // first member: callbacks get a pointer to it
+  DryWatch watch;                                // first key: callbacks get a pointer to it
   const Machine *m;
   double now[RECORD_STREAMS];                    // when each stream has done what was enqueued so far
   double *event;                                 // [events] when each event was recorded, and on which stream
@@ -261,7 +261,7 @@ static inline CommTime move_time(const Machine *m, const DryMove *x) {
   return x->kind == MOVE_CONTRIBUTIONS && !x->ring ? messages_time(m, x->group, x->bytes)
                                                    : ring_time(m, x->group, x->bytes);
 }
-// The next access on the stream begins a collective.
+// The next access on the stream starts a collective.
 static inline void timeline_expect(Timeline *l, RecordStream stream, CommTime c) {
   l->waits[stream] = true;
   l->comm[stream] = c;
@@ -287,7 +287,7 @@ static inline void timeline_move(DryWatch *to, RecordStream stream, const DryMov
 }
 
 // Predicts a training step of a planned rank on machine m. Microbatches that the dry run did not have are taken to last
-// as long, on average, as the two that lie between its first and its last one.
+// as long, on average, as the two that are between its first and its last one.
 static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   Timeline l = {};
   l.watch = DryWatch{timeline_take, timeline_event, timeline_move, timeline_phase};

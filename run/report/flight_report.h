@@ -190,7 +190,7 @@ static inline void flight_words(char *to, size_t bytes, const char *what, int st
   else if (!stage) snprintf(of, sizeof of, " outside the blocks");
   snprintf(to, bytes, "%s%s", what, of);
 }
-// The last collective that a record has begun; NULL: none.
+// The last collective that a record has started; NULL: none.
 static inline const FlightRow *flight_last(const FlightRecord *r) {
   for (int i = r->rows - 1; i >= 0; i--) if (r->row[i].kind == FLIGHT_BEGIN) return &r->row[i];
   return NULL;
@@ -269,9 +269,9 @@ static inline void flight_print_at(FILE *f, const FlightRecord *r, int count, co
     flight_words(words, sizeof words, said ? said->what : "", said ? said->stage : STAGE_NONE);
     if (has) fprintf(f, ": %s\n", words);
     else if (last)
-      fprintf(f, ": not begun; the last one is collective %d of step %lld, %s\n", last->number, (long long)last->step,
+      fprintf(f, ": not started; the last one is collective %d of step %lld, %s\n", last->number, (long long)last->step,
               words);
-    else fprintf(f, ": not begun, nor any other\n");
+    else fprintf(f, ": not started, nor any other\n");
   }
   free(group);
 }
@@ -307,7 +307,7 @@ static inline void flight_print(FILE *f, const FlightRecord *r, int count) {
   if (differs) {
     fprintf(f, "  the first difference is collective %d of step %lld:\n", differs->number, (long long)differs->step);
     flight_print_at(f, r, count, differs);
-  } else if (agreed && count > 1) fprintf(f, "  and no rank has begun another one\n");
+  } else if (agreed && count > 1) fprintf(f, "  and no rank has started another one\n");
   else if (!agreed)
     fprintf(f, "  no collective is in the records: a step that is replayed as a graph leaves only the marks named "
             "above\n");

@@ -18,12 +18,12 @@ struct Log {
   int64_t steps, skipped, not_finite;            // steps made; of these without update; of these with a named cause
   bool plans_known;
   CoreWatch cores;
-  bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
+  bool cores_told;                               // the warning is printed, or not wanted: own threads exceed cores
   double start_ms, step_ms;                      // step_ms: smoothed
   double begin_ms;                               // of the step
   int64_t every;
 };
-// A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
+// A warning says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
 
 // A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
@@ -31,11 +31,11 @@ static void log_flush(Log *log, const RunView *run) {
   if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
-  say_error("notice: %s cannot be written any more (%s); training continues without it\n", path, strerror(errno));
+  say_error("warning: %s cannot be written any more (%s); training continues without it\n", path, strerror(errno));
   fclose(log->metrics);
   log->metrics = NULL;
   log->lost = true;
-  if (truncate(path, log->whole_bytes)) say_error("notice: the last line of %s may be incomplete\n", path);
+  if (truncate(path, log->whole_bytes)) say_error("warning: the last line of %s may be incomplete\n", path);
 }
 
 void trace_check(const RunView *run, int64_t done, Error *error) {
@@ -43,7 +43,7 @@ void trace_check(const RunView *run, int64_t done, Error *error) {
   if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
     fail(error, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host moves the "
          "messages; use --comm nccl, or leave it out");
-  else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error);
+  else trace_reject_steps(run->opt, max64(0, run->steps_total - done), error);
 }
 // Makes the file of --trace: an earlier trace is moved aside. One line in `error` if the file cannot be written.
 static void log_open_trace(const RunView *run, Error *error) {
@@ -53,7 +53,7 @@ static void log_open_trace(const RunView *run, Error *error) {
   struct stat st;
   if (!path[0] || fsdp_rank(run->fsdp)) return;
   if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
-    say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+    say("warning: %s is of an earlier run; it is now %s\n", path, aside);
   FILE *f = file_own(path, false);
   if (f) fclose(f);
   else fail(error, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
@@ -87,19 +87,19 @@ static void log_open_board(Log *log, const RunView *run, bool append, Error *err
   const int64_t first_step = !append ? -1 : run_trains(run->opt) ? run->step + 1 : 0;
   if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
     fail(error, "cannot write event files into %s: %s", path, strerror(errno));
-  else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+  else if (aside[0]) say("warning: %s is of an earlier run; it is now %s\n", path, aside);
 }
 // Writes scalars of a line of metrics.jsonl to the event file, too. A full disk must not end a run.
 static void log_board(Log *log, int64_t step, const TensorboardScalar *x, int count) {
   if (!tensorboard_write(&log->board, step, x, count))
-    say_error("notice: %s cannot be written any more (%s); training continues without it\n", log->board.path,
+    say_error("warning: %s cannot be written any more (%s); training continues without it\n", log->board.path,
               strerror(errno));
 }
 
 // Brings OUT/report.html up to date: now, or if it is time. A full disk must not end a run.
 static void log_page(Log *log, bool now) {
   if (!log->page || report_live_write(log->page, now, PROGRAM_VERSION)) return;
-  say_error("notice: %s cannot be written (%s); training continues without it\n", log->page->path, strerror(errno));
+  say_error("warning: %s cannot be written (%s); training continues without it\n", log->page->path, strerror(errno));
   free(log->page);
   log->page = NULL;
 }
@@ -116,7 +116,7 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
   char aside[OPTION_TEXT_BYTES + 64];
   struct stat st;
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
-    say("notice: %s is of an earlier run; it is now %s\n", path, aside);
+    say("warning: %s is of an earlier run; it is now %s\n", path, aside);
   log->metrics = file_lines(path, append);
   if (!log->metrics) { fail(error, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
@@ -208,12 +208,12 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
 }
-// Prints one notice if other programs use the cores that this rank computes on.
+// Prints one warning if other programs use the cores that this rank computes on.
 static void log_watch_cores(Log *log) {
   const double waited = log->cores_told ? -1 : core_watch(&log->cores, now_ms());
   if (waited < CORES_BUSY) return;
   log->cores_told = true;
-  say("notice: the cores are busy with other programs: this rank's threads waited %.0f %% of their time for a core\n",
+  say("warning: the cores are busy with other programs: this rank's threads waited %.0f %% of their time for a core\n",
       100 * waited);
 }
 
@@ -364,7 +364,7 @@ void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
   if (ok)
     say("checkpoint: %s%s, %.1f MB in %.2f s, training paused %.2f s\n", s->path, s->best ? " (best)" : "",
            (double)s->bytes * 1e-6, s->ms * 1e-3, s->pause_ms * 1e-3);
-  else say_error("notice: the checkpoint of step %lld was not written: %s\n", (long long)s->step, s->error);
+  else say_error("warning: the checkpoint of step %lld was not written: %s\n", (long long)s->step, s->error);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"checkpoint\",\"step\":%lld,\"ok\":%s,\"best\":%s,\"bytes\":%lld,\"pause_ms\":%.3f,"
           "\"ms\":%.3f,\"path\":", (long long)s->step, ok ? "true" : "false", s->best ? "true" : "false",
@@ -413,11 +413,11 @@ static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   Error error = {};
   if (!trace_finish(run->trace, run->ctx, run->fsdp, &x, &error) || fsdp_rank(run->fsdp)) return;
-  if (error.text[0]) say_error("notice: the trace is lost: %s\n", error.text);
+  if (error.text[0]) say_error("warning: the trace is lost: %s\n", error.text);
   else
     say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,
         (long long)x.first_step, (long long)x.last_step);
-  if (x.dropped) say_error("notice: the trace lacks %lld events, for which there was no room\n", (long long)x.dropped);
+  if (x.dropped) say_error("warning: the trace lacks %lld events, for which there was no room\n", (long long)x.dropped);
   say("exposed communication: %.3f ms of a step of %.3f ms, %.1f %%\n", x.total_ms, x.step_ms,
       100 * x.total_ms / x.step_ms);
   log_trace_stages(run, &x);
@@ -474,7 +474,7 @@ static void log_left_out(const Log *log) {
   if (log->not_finite) snprintf(finite, sizeof finite, "%lld not finite", (long long)log->not_finite);
   if (of_scale) snprintf(scale, sizeof scale, "%lld overflow%s of fp16, for which the loss scale fell", of_scale,
                          of_scale > 1 ? "s" : "");
-  say("notice: %lld of %lld steps left out, without an update: %s%s%s\n", (long long)log->skipped,
+  say("warning: %lld of %lld steps left out, without an update: %s%s%s\n", (long long)log->skipped,
       (long long)log->steps, finite, finite[0] && scale[0] ? ", " : "", scale);
 }
 void log_close(Log *log, const RunView *run, const char *reason) {

@@ -11,7 +11,7 @@
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
-// over all ranks. integrated: the GPU's memory is the host's. sm_margin: of so many multiprocessors of the GPU, those
+// over all ranks. integrated: the GPU's memory is the host's. sm_margin: of so many SMs of the GPU, those
 // left to NCCL (--sm_margin). comms_of_one: for tests, see FsdpConfig.
 struct Device {
   const Ops *ops, *host_ops;
@@ -20,7 +20,7 @@ struct Device {
   char words[256];
   int gpus;
   bool comms_of_one, integrated;
-  int multiprocessors, sm_margin;
+  int sms, sm_margin;
 };
 // L: blocks; H: heads of q; C: width; T: sequence length; P: positions; V: vocabulary; Vp: the same padded, as in
 // memory. flops_per_token: of a training step, as model_flops_per_token counts them.
@@ -94,7 +94,7 @@ bool trace_is_ours(const char *path);
 // ---- start_report.h -------------------------------------------------------------------------------------------------
 // What a checkpoint will be: its bytes; those that this rank writes; the number of ranks whose host does not see OUT.
 struct SavePlan { const char *directory; int64_t bytes, own_bytes; int blind; };
-// Prints the startup log and notices, on rank 0. saves NULL: no checkpoints are saved.
+// Prints the startup log and warnings, on rank 0. saves NULL: no checkpoints are saved.
 void report_start(const RunView *run, const SavePlan *saves);
 // Parts of the startup log that --plan prints, too: the model; ranks, sharding, memory and bytes that a step moves; the
 // FSDP units.
@@ -110,7 +110,7 @@ void record_units(FILE *f, const RunView *run);
 // Prints the size of what earlier runs left in OUT, which was moved aside and is never removed automatically, and the
 // command to remove it. from: a path in use that must stay.
 void report_old_runs(const RunView *run, const char *from);
-// --show_chats: conversations with [[ ]] around what is trained on; json: one object a line, with its bytes. Rank 0.
+// --show_chats: conversations with [[ ]] around what is trained on; json: one object per line, with its bytes. Rank 0.
 void report_chats(const Corpus *c, int64_t count, FILE *json);
 
 // ---- log.h ----------------------------------------------------------------------------------------------------------
@@ -124,17 +124,17 @@ Log *log_open(const RunView *run, bool append, const char *from, Error *error);
 void log_step_begin(Log *log, const RunView *run);
 void log_step(Log *log, const RunView *run, const StepResult *r);
 void log_steps_end(Log *log, const RunView *run);
-// Reports the result of an evaluation of a split, which began at begin_ns; nothing if a signal ended it.
+// Reports the result of an evaluation of a split, which started at begin_ns; nothing if a signal ended it.
 void log_eval(Log *log, const RunView *run, int split, const EvalResult *e, int64_t begin_ns);
 void log_eval_file(Log *log, const EvalFileResult *e);
 // The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
 void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
-// log_best: the saved step, evaluated after its save began, is the best so far. log_save_pause: a save has paused
+// log_best: the saved step, evaluated after its save started, is the best so far. log_save_pause: a save has paused
 // training since begin_ns.
 void log_best(Log *log, const RunView *run, int64_t step, const char *path);
 void log_save_pause(const RunView *run, int64_t begin_ns);
-// Reports and counts a step that was not finite. left_out: the run continues. members: what was found, as keys of a
+// Reports and counts a step that was not finite. left_out: the run continues. keys: what was found, as keys of a
 // JSON object.
 void log_not_finite(Log *log, const RunView *run, bool left_out, const char *members);
 // log_close writes the last record: why the run ends. log_end also prints which memory was taken and which files were

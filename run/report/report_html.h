@@ -331,7 +331,7 @@ static inline bool report_write(const char *path, const ReportRun *const *run, i
   return false;
 }
 
-// ---- while a run goes on --------------------------------------------------------------------------------------------
+// ---- while a run continues ------------------------------------------------------------------------------------------
 static inline void report_live_open(ReportLive *x, const char *directory) {
   x->on = true;
   snprintf(x->path, sizeof x->path, "%.1000s/report.html", directory);

@@ -1,5 +1,5 @@
 // start_report.h: the startup log: a dozen lines about model, data, devices and sharding that a newcomer understands,
-// notices, and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
+// warnings, and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -40,7 +40,7 @@ static const char *transport_words(const RunView *run) {
   const CommKind comm = fsdp_config(run->fsdp)->comm;
   if (comm == COMM_SELF) return "stay here";
   if (fsdp_along_hosts(run->fsdp))
-    return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
+    return comm == COMM_NCCL ? "by NCCL, an inter-node reduction chain" : "by an inter-node reduction chain";
   if (comm == COMM_NCCL) return "by NCCL";
   if (fsdp_needs_messages(run->fsdp)) return "by messages";
   return fsdp_hosts(run->fsdp) > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
@@ -63,7 +63,7 @@ static void whole_words(FILE *to, const RunView *run) {
   bool in_blocks = false;
   for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit_figures(run->fsdp, u).stage;
   if (fsdp_in_place(run->fsdp))
-    fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
+    fprintf(to, c->mesh.shards > 1 ? "shards read zero-copy" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
   if (c->mesh.secondary && !fsdp_in_place(run->fsdp))
@@ -78,7 +78,7 @@ static void sharding_words(FILE *to, const RunView *run) {
           c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
   whole_words(to, run);
   if (run_trains(run->opt) && run->opt->grad_accum > 1)
-    fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
+    fprintf(to, "; gradients reduced %s", c->local ? "once per step" : "every microbatch");
   if (fsdp_config(run->fsdp)->offload != OFFLOAD_NONE)
     fprintf(to, "; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
@@ -263,9 +263,9 @@ static void ranks_words(FILE *to, const RunView *run) {
 // In words: how many SMs are reserved for NCCL (--sm_margin).
 static void sm_margin_words(FILE *to, const RunView *run) {
   const Device *d = &run->device;
-  const int blocks = nccl_blocks(d->sm_margin, d->multiprocessors);
-  fprintf(to, "%d of %d multiprocessors for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
-          d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, blocks, blocks);
+  const int blocks = nccl_blocks(d->sm_margin, d->sms);
+  fprintf(to, "%d of %d SMs for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
+          d->sms - d->sm_margin, d->sms, d->sm_margin, blocks, blocks);
 }
 // Cores of the first and the last rank.
 static void cores_short_words(FILE *to, const RunView *run) {
@@ -290,7 +290,7 @@ static void shards_words(FILE *to, const RunView *run) {
 }
 static void memory_short_words(FILE *to, const RunView *run) {
   const MemoryPlan *m = &run->plan;
-  fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
+  fprintf(to, "%.1f MiB per rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
   if (run->ctx->ops->nccl)
     fprintf(to, ", %.1f of them on the GPU", (double)memory_planned_total(m, MEMORY_ON_DEVICE) / 0x1p20);
   for (int k = 0, any = 0; k < MEMORY_USES; k++)
@@ -301,7 +301,7 @@ static void memory_short_words(FILE *to, const RunView *run) {
 static void moved_words(FILE *to, const RunView *run) {
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.update_bytes + w.small_bytes;
-  fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
+  fprintf(to, "%.3f MB per step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
           (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
   if (w.gathers)
     fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
@@ -363,8 +363,9 @@ static void preference_words(FILE *to, const RunView *run) {
   if (o->dpo_smoothing > 0) fprintf(to, ", label smoothing %g", o->dpo_smoothing);
   if (o->loss == PREFERENCE_SIMPO) fprintf(to, ", gamma %g", o->simpo_gamma);
   if (!preference_compares(o->loss)) { fprintf(to, "; there is no reference"); return; }
-  fprintf(to, "; the reference is %s", o->resume[0] ? "what this run began with" : base ? "these weights without their "
-          "adapters" : o->lora ? "these weights with the adapters of --lora_from" : "these weights as they begin");
+  fprintf(to, "; the reference is %s", o->resume[0] ? "what this run started with" : base ? "these weights without "
+          "their adapters" : o->lora ? "these weights with the adapters of --lora_from" : "these weights as they "
+          "start");
   double unused[2];
   if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
 }
@@ -374,7 +375,7 @@ static void tuning_words(FILE *to, const RunView *run) {
   fprintf(to, "what no option says is chosen for weights that have learned:");
   if (!o->given[OPT_lr])
     fprintf(to, " learning rate %g (%s);", o->lr,
-            o->lora ? "adapters take ten times that of whole weights" : "with that of new weights they forget");
+            o->lora ? "adapters take ten times that of full fine-tuning" : "with that of new weights they forget");
   if (!o->given[OPT_weight_decay]) fprintf(to, " weight decay 0 (it would pull them to zero);");
   if (!o->given[OPT_warmup]) fprintf(to, " warm-up %g of the steps (a small rate needs little);", o->warmup);
   if (o->longest)
@@ -442,7 +443,7 @@ static void muon_words(FILE *to, const RunView *run) {
   const int matrices = fsdp_owned(f, &rounds);
   if (!matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
   else
-    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", matrices, rounds);
+    fprintf(to, "%d matrices, at most %d per rank; AdamW for all the rest", matrices, rounds);
 }
 // Prints, by start_line, the text that `write` writes.
 static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
@@ -456,9 +457,9 @@ static void block_words(FILE *to, const RunView *run) {
   const ModelShape s = shape_of(o);
   if (shape_is_gpt2(&s)) return;
   const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
-  static const char *const places[] = {"", " behind attention and MLP", " before and behind attention and MLP"};
+  static const char *const places[] = {"", " after attention and MLP", " before and after attention and MLP"};
   fprintf(to, "%s%s%s (eps %g)%s, %s", option_word(o, OPT_norm), s.block.norm_weightless ? " without weights" : "",
-          places[s.block.norm_place], o->norm_eps, s.block.norm_embedding ? ", one behind the embedding" : "",
+          places[s.block.norm_place], o->norm_eps, s.block.norm_embedding ? ", one after the embedding" : "",
           rope ? "rope" : "learned positions");
   if (rope) fprintf(to, " of base %g", o->rope_theta);
   if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
@@ -596,7 +597,7 @@ static void print_saves(const RunView *run, const SavePlan *s) {
   start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory, (double)s->bytes * 1e-6, when,
              o->keep_best ? ", best" : "", keep, o->save_async ? ", in the background" : "");
   if (s->blind)
-    say("notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", s->blind,
+    say("warning: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", s->blind,
         s->directory);
   if (o->verbose) say("checkpoints: rank 0 writes %.1f MB of each\n", (double)s->own_bytes * 1e-6);
 }
@@ -611,7 +612,7 @@ static void plan_words(FILE *to, const RunView *run) {
     if (m->planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], m->planned_bytes[i]);
   if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
-  fprintf(to, "  of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n",
+  fprintf(to, "  of it %zu bytes are shared by buffers of disjoint live ranges; at most %zu of them are live\n",
           fsdp_placed(run->fsdp).placed, fsdp_placed(run->fsdp).alive);
 }
 static void traffic_words(FILE *to, const RunView *run) {
@@ -647,7 +648,7 @@ static void cores_lines(FILE *to, const RunView *run) {
 static void print_details(const RunView *run) {
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
   else if (run->device.peak_flops > 0)
-    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device.peak_flops * 1e-12,
+    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP per token\n", run->device.peak_flops * 1e-12,
         option_word(run->opt, OPT_buffer_dtype), run->model.flops_per_token);
   else say("peak: not known for this GPU; MFU is n/a\n");
   say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
@@ -665,17 +666,17 @@ static void print_details(const RunView *run) {
   }
 }
 
-// ---- notices --------------------------------------------------------------------------------------------------------
+// ---- warnings -------------------------------------------------------------------------------------------------------
 static void print_across_hosts(const Fsdp *f, int size, const char *what, const char *option) {
   const int across = fsdp_groups_across(f, size);
   if (!across) return;
-  say("notice: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
+  say("warning: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
          fsdp_world(f) / size, what, size);
   if (fsdp_host_world(f) % size) say("choose %s that divides the ranks of a host\n", option);
   else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
 }
-// Notices about the sharding modes in use.
-static void print_sharding_notices(const RunView *run) {
+// Warnings about the sharding modes in use.
+static void print_sharding_warnings(const RunView *run) {
   const Options *o = run->opt;
   const Fsdp *f = run->fsdp;
   const FsdpConfig *c = fsdp_config(f);
@@ -684,41 +685,41 @@ static void print_sharding_notices(const RunView *run) {
     print_across_hosts(f, c->mesh.secondary, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
   if (fsdp_in_place(f) && c->mesh.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
-    say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
+    say("warning: all ranks of a shard group share this host's memory and read shards zero-copy: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!run_trains(o)) return;
   const int mixed = fsdp_groups_mixed(f);
   if (mixed)
-    say("notice: the ranks of a host are not consecutive in %d of %d shard groups: each rank sends its gradients to "
+    say("warning: the ranks of a host are not consecutive in %d of %d shard groups: each rank sends its gradients to "
            "all owners on other hosts; place ranks host by host (mpirun --map-by slot) and sums can go along the "
            "hosts\n", mixed, fsdp_world(f) / c->mesh.shards);
   bool rounded = false;
   for (int p = 0; p < fsdp_params(f); p++)
     rounded = rounded || (fsdp_param(f, p)->frozen && fsdp_param(f, p)->dtype != F32);
   if (rounded && !fsdp_has_adapters(f))
-    say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
+    say("warning: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != FP8_OFF ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
   if (c->native_reduce && fsdp_world(f) > 1)
-    say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
+    say("warning: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
   if (c->local && o->grad_accum > 1)
-    say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
+    say("warning: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
            "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-static void print_start_notices(const RunView *run) {
+static void print_start_warnings(const RunView *run) {
   const Device *d = &run->device;
   if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
-    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
+    say("warning: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
         d->gpus, d->gpus > 1 ? "s" : "");
-  cores_print_notices(run->cores);
+  cores_print_warnings(run->cores);
   const char *omp = getenv("OMP_NUM_THREADS");
   if (omp && !run->opt->threads && atoi(omp) != run->ctx->threads)
-    say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
-  print_sharding_notices(run);
+    say("warning: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
+  print_sharding_warnings(run);
   static const char *const of[SPLIT_COUNT] = {"to train on", "for validation", "for the test"};
   for (int i = 0; i < SPLIT_COUNT; i++)
     if (run->packing[i].alike)
-      say("notice: %lld of %lld pair%s %s %s the same answer twice: nothing is learned of %s\n",
+      say("warning: %lld of %lld pair%s %s %s the same answer twice: nothing is learned of %s\n",
           (long long)run->packing[i].alike, (long long)run->packing[i].kept, run->packing[i].kept == 1 ? "" : "s",
           of[i], run->packing[i].alike == 1 ? "has" : "have", run->packing[i].alike == 1 ? "it" : "them");
   if (run_trains(run->opt)) print_conversation(run);
@@ -729,7 +730,7 @@ void report_start(const RunView *run, const SavePlan *saves) {
   print_start(run);
   if (saves) print_saves(run, saves);
   if (run->opt->verbose) print_details(run);
-  print_start_notices(run);
+  print_start_warnings(run);
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------
@@ -791,7 +792,7 @@ void report_old_runs(const RunView *run, const char *from) {
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
   fclose(rm);
   if (count)
-    say("notice: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,
+    say("warning: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,
         count > 1 ? "s" : "", count > 1 ? "ies" : "y", (double)bytes * (bytes < 1000000 ? 1e-3 : 1e-6),
         bytes < 1000000 ? 'k' : 'M', run->opt->out, words);
   free(words);

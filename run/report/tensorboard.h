@@ -6,7 +6,7 @@
 // Each record is an Event in protobuf's encoding (tensorflow/core/util/event.proto). The fields that are used:
 //   1 double wall_time   2 int64 step   3 string file_version   5 Summary summary   7 SessionLog session_log
 //   Summary: 1 Value value, repeated; Value: 1 string tag, 2 float simple_value; SessionLog: 1 enum status, START is 1
-// The first event has the file's version. A run that goes on at step S begins its file with START at S: readers then
+// The first event has the file's version. A run that continues at step S starts its file with START at S: readers then
 // forget what earlier files have of S and later steps. They read the files of a directory in the order of their names.
 #pragma once
 #include "base/newfile/newfile.h"
@@ -32,7 +32,7 @@ static inline void proto_raw(Proto *p, const void *data, size_t bytes) {
   if (p->bytes + bytes <= sizeof p->data) memcpy(p->data + p->bytes, data, bytes);
   p->bytes += bytes;
 }
-// Seven bits a byte, lowest first; all bytes but the last have the highest bit.
+// Seven bits per byte, lowest first; all bytes but the last have the highest bit.
 static inline void proto_varint(Proto *p, uint64_t n) {
   for (; n >= 128; n >>= 7) { const uint8_t byte = (uint8_t)(n | 128); proto_raw(p, &byte, 1); }
   const uint8_t last = (uint8_t)n;
@@ -101,9 +101,9 @@ static inline long long tensorboard_newest(const char *directory) {
   if (dir) closedir(dir);
   return newest;
 }
-// Opens a new event file in `directory`, which is made. first_step > 0: the run goes on at that step with what earlier
-// files there have before it; 0: it adds to what they have (an evaluation); -1: it is a new one, and a directory with
-// files of an earlier run moves aside, to a name that `aside` receives ("": none). False with errno.
+// Opens a new event file in `directory`, which is made. first_step > 0: the run continues at that step with what
+// earlier files there have before it; 0: it adds to what they have (an evaluation); -1: it is a new one, and a
+// directory with files of an earlier run moves aside, to a name that `aside` receives ("": none). False with errno.
 static inline bool tensorboard_open(Tensorboard *b, const char *directory, int64_t first_step, char *aside,
                                     size_t aside_bytes) {
   b->file = NULL;

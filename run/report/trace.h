@@ -69,7 +69,7 @@ struct Trace {
   const Ops *ops;                                // the real table of ops
   TraceTable table[3];                           // by TracePart
   int32_t step;
-  int stage;                                     // of the all-gather that is going on; STAGE_NONE: none
+  int stage;                                     // of the all-gather that is continuing; STAGE_NONE: none
   TraceOpen open[TRACE_DEPTH];
   int depth;
   int64_t range_begin_ns[TRACE_DEPTH];

@@ -5,7 +5,7 @@
 //   pid, tid   a thread is found by its tid, and tid 0 is taken for none. So a rank's tracks have numbers of their own
 //              among all processes and threads: pid is TRACE_PIDS (rank + 1), a track's tid comes after it
 //   id         of a flow: hexadecimal digits
-//   ts, dur    microseconds, multiplied by 1000 and cut off behind the point: a number a little below its nanosecond
+//   ts, dur    microseconds, multiplied by 1000 and cut off after the point: a number a little below its nanosecond
 //              would make spans overlap that only touch, and the second would be dropped. So a 2 follows three digits
 #pragma once
 #include "report.h"
@@ -91,8 +91,8 @@ static inline void trace_write_track(FILE *to, int rank, int track, const char *
   fprintf(to, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
           trace_pid(rank), trace_tid(rank, track), track);
 }
-// Writes events of a rank, as times since base_ns of rank 0's clock. slots: bits of the gather slots whose tracks have
-// a name already.
+// Writes events of a rank, as times since base_ns of rank 0's clock. slots: bits of the all-gather buffers whose tracks
+// have a name already.
 static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent *e, int64_t count, int rank,
                                       int64_t base_ns, uint64_t *slots) {
   const TraceClock *a = &x->clock[0][rank], *b = &x->clock[1][rank];
