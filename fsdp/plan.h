@@ -67,8 +67,7 @@ void fsdp_place(Fsdp *f, Fsdp *dry);
 // calls: of ops, at most, in a training step.
 struct Placed { size_t placed, alive; int64_t calls; };
 Placed fsdp_placed(const Fsdp *f);
-// Writes the places in f of the buffers of the training pass that was run in `dry` (memory_map.h), as one key and value
-// of a JSON object.
+// Writes the places in f of the buffers of the training pass run in `dry` (memory_map.h): a key and value of JSON.
 void fsdp_memory_map(FILE *to, const Fsdp *f, Fsdp *dry, const MemoryPlan *plan);
 
 // ---- what moves -----------------------------------------------------------------------------------------------------
@@ -93,8 +92,7 @@ struct UnitFigures { const char *name; int stage; int64_t params, numel, trained
 int fsdp_units(const Fsdp *f);
 UnitFigures fsdp_unit_figures(const Fsdp *f, int u);
 // Norms of unit u in the last step, over the elements that train; u -1: of all units. gradient: of the sum over
-// microbatches, before division by the loss scale and clipping. Returns false without --log_layers, or if nothing of u
-// trains.
+// microbatches, before division by the loss scale and clipping. False without --log_layers, or if nothing of u trains.
 struct LayerNorms { double gradient, change, weights; };
 bool fsdp_layer_norms(const Fsdp *f, int u, LayerNorms *x);
 bool fsdp_in_place(const Fsdp *f);               // nothing is gathered

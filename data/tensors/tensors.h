@@ -109,8 +109,7 @@ void tensor_map_share(TensorMap *m, MPI_Comm comm);
 // An empty map of `params` parameters: nothing is in any file.
 void tensor_map_open(TensorMap *m, int params);
 // The place that has element *first of a parameter with `cols` columns. part: the parameter's first place. *first
-// becomes the element's number in that place's tensor; *left is reduced to the elements that follow it contiguously
-// there.
+// becomes the element's number in that place's tensor; *left is reduced to the elements contiguous with it there.
 const TensorPlace *tensor_part(const TensorPlace *part, int64_t cols, int64_t *first, int64_t *left);
 
 // ---- safetensors_set.h ----------------------------------------------------------------------------------------------
@@ -118,8 +117,7 @@ const TensorPlace *tensor_part(const TensorPlace *part, int64_t cols, int64_t *f
 static const char set_index_name[] = "model.safetensors.index.json";
 struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
 struct SafetensorsSet { int count; SafetensorsShard *shard; };
-// Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
-// `error` if it cannot be read.
+// Reads a file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and `error` on failure.
 cJSON *import_read_json(const char *path, int64_t most, Error *error);
 // Grows the set by an empty entry for the file PATH; the caller raises s->count.
 SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);

@@ -1,16 +1,14 @@
 // tokens.h: the public header of data/tokens/: streams of tokens (Split), in memory or in files, and which tokens are
 // in which sample and microbatch (Sampler).
 //
-// split_open_files opens files as one stream, sampler_init orders its samples, microbatch_fill gives inputs and
-// targets.
+// split_open_files opens files as one stream, sampler_init orders its samples, microbatch_fill gives inputs, targets.
 #pragma once
 #include "data/files/files.h"
 
 // ---- token_files.h --------------------------------------------------------------------------------------------------
 enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 static const char *const split_names[] = {"train", "valid", "test"};
-// A source of a mixture: its tokens are [first, first + tokens_numel) of the stream; its share of the samples is weight
-// / (sum of all weights).
+// A mixture's source: tokens [first, first + tokens_numel) of the stream; share of samples: weight / sum of weights.
 enum { SOURCES_MAX = 64 };
 struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 struct TokenFile {
@@ -27,13 +25,11 @@ struct Split {
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
   bool masked;                 // the tokens are followed by a bit per token, lowest first: whether it is trained on
-  int64_t documents;           // number of conversations; if not 0, the mask is followed by a bit per token: whether a
-                               // conversation starts with it
+  int64_t documents;           // conversations; if not 0, the mask is followed by a bit per token: one starts with it
   bool pairs;                  // conversations 2i and 2i+1 are a preference: the chosen and the rejected answer
   bool has_context;            // token 0 is the context token, not of the text: a newline, or the BOS token
   int64_t texts;               // documents with <|endoftext|> before them, the first included; 0: not divided
-  int64_t words, lines;        // white-space separated words and lines of the text; 0 if unknown (token files, or no
-                               // spaces between words)
+  int64_t words, lines;        // words (at white space) and lines of the text; 0 if unknown (token files)
   int64_t text_bytes;          // 0 if unknown
   double oracle_nats;          // generated text: the source's own mean loss per target on this split, nats; else 0
   uint64_t hash;               // of the tokens (sampled, see split_hash)
@@ -124,8 +120,7 @@ struct Sampler {
   const Split *split;
   SamplerOptions options;
   int64_t samples_numel, steps_per_epoch, epoch;
-  uint32_t *order;             // (samples_numel) permutation of this epoch; mixture: (period) sources; NULL: in order,
-                               // or a computed permutation
+  uint32_t *order;             // (samples_numel) the epoch's permutation; mixture: (period) sources; NULL: none stored
   const Packing *packing;                        // samples are its sequences; NULL: samples are cut from the stream
   int64_t period, weight[SOURCES_MAX];           // mixture: samples until the order of sources repeats; each source's
 };
