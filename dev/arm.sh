@@ -52,8 +52,8 @@ case ${1:-} in
     has
     cd "$top"
     for f in build/arm/train_gpt_fsdp build/arm/test_gpt_fsdp; do [ -e $f ] || { echo "no $f: make arm"; exit 1; }; done
-    newer=$(find Makefile train_gpt_fsdp.cu fsdp.h base watch kernels memory fsdp data launch run trainer -type f \
-      -newer build/arm/train_gpt_fsdp | head -n 1)
+    newer=$(find Makefile train_gpt_fsdp.cu fsdp.h base watch kernels memory machine fsdp data launch run trainer \
+      -type f -newer build/arm/train_gpt_fsdp | head -n 1)
     [ -z "$newer" ] || { echo "build/arm is older than $newer: make arm"; exit 1; } ;;
   make)
     shift

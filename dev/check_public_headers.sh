@@ -46,5 +46,5 @@ for pair in "$@"; do
   names=$((names + $(wc -l < "$work/declared")))
   once=$((once + $(sort "$work/uses" | uniq -u | comm -12 - "$work/declared" | wc -l)))
 done
-echo "check-public-headers: $names names in headers, $once of them used by one object"
+echo "check-public-headers: $names names in public headers, $once of them used by one object"
 exit $bad

@@ -18,8 +18,8 @@ TEST(doors_are_where_rooms_are_entered,
   char lines[151];
   memset(lines, '\n', 150), lines[150] = 0;
   readme_checkout();
-  doors_check("launch/cgroup.h", "", NULL);
-  doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the public header");
+  doors_check("machine/cgroup.h", "", NULL);
+  doors_check("machine/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the public header");
   doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "fsdp/reduce.h: fsdp.h or fsdp/plan.h is the public "
               "header");
   doors_check("run/plan/plan.cc", "#include \"fsdp/types.h\"", "fsdp/types.h: fsdp.h or fsdp/plan.h is the public "
@@ -75,7 +75,7 @@ TEST(doors_files_are_made_in_one_place,
       {"run/saver.h", "symlink(target, path);", false},
       {"data/files/disk.h", "symlink(target, path); unlink(path);", true},
       {"data/files/disk.h", "link(target, path);", false},
-      {"launch/machine.h", "unlink(path);  // O_CREAT is told of here", true}};
+      {"machine/machine.h", "unlink(path);  // O_CREAT is told of here", true}};
   readme_checkout();
   for (const auto &c : cases) doors_check(c.file, c.line, c.passes ? NULL : "makes a file: base/newfile/");
 }

@@ -220,8 +220,8 @@ static const MoProtocol mo_protocols[] = {
     // 0 where, 1 what
     {"words of a rank about itself", {}, {
          {{MO_STORE, 0, 1, MO_RELEASE, false, {}, NULL, NULL},
-          {MO_STORE, 1, 1, MO_RELEASE, true, {}, "watch/watch.h", "__atomic_store_n(word, value, __ATOMIC_RELEASE)"}},
-         {{MO_LOAD, 1, 0, MO_ACQUIRE, true, {}, "watch/watch.h", "__atomic_load_n(word, __ATOMIC_ACQUIRE)"},
+          {MO_STORE, 1, 1, MO_RELEASE, true, {}, "base/base.h", "__atomic_store_n(word, value, __ATOMIC_RELEASE)"}},
+         {{MO_LOAD, 1, 0, MO_ACQUIRE, true, {}, "base/base.h", "__atomic_load_n(word, __ATOMIC_ACQUIRE)"},
           {MO_LOAD, 0, 0, MO_ACQUIRE, false, {}, NULL, NULL}}},
      {2, 2}, [](const MoState *s) { return s->got[1][0] != 1 || s->got[1][1] == 1; }}};
 

@@ -212,7 +212,7 @@ enum { LAYERS_MAX = 1000 };
   FLAG(no_cuda, OWN, "the same as --device cpu") \
   CHOICE(graph, auto, (auto, on, off), OWN, "cuda: capture a step once, then replay it (not with --comm mpi)") \
   CHOICE(tune, off, (off, on, any), OWN, \
-      "cuda: time GEMM algorithms at start; any: of other bits too, which checkpoints keep") \
+      "cuda: time GEMM algorithms at start; any: of other bits too") \
   TEXT(plans, "", NULL, OWN, "cuda: GEMM algorithms of FILE; with --tune any, write FILE") \
   TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: SMs reserved for NCCL, not used by GEMMs; auto: by GPU model") \
   CHOICE(attention, auto, (auto, wgmma, mma), TAKES, \
