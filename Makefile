@@ -38,9 +38,8 @@ make arm          build for ARM beside x86-64 and compare, by emulation (dev/arm
 make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux without any (DIST_ARCH=aarch64: for ARM);
                   make wheel packs it for pip (dev/dist.sh says what both need)
 make setup        only install what is missing (dev/setup.sh)
-make check-modules headers include only public headers of modules below them, none in a circle; make check-headers also
-                  compiles each alone (half a minute); make check-style looks for tabs, trailing spaces, lines over 120
-                  columns and words that left (docs/glossary.md)
+make check-modules headers include only public headers of modules below them; make check-headers also compiles each alone
+                  (half a minute); make check-style looks for tabs, spaces, columns over 120 and words that left
 make clean        remove what was built
 
 NP=4              ranks of `make train` (2)            V=1          show whole command lines
@@ -99,7 +98,7 @@ dist wheel:
 clean:
 	rm -rf build dist train_gpt_fsdp
 check-style:
-	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
+	@! LC_ALL=C.UTF-8 grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing spaces or more than 120 columns" >&2; exit 1; }
 	@dev/check_words.sh
 
@@ -110,8 +109,7 @@ SOURCES := $(foreach r,$(MODULES) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
 PUBLIC_HEADERS := $(patsubst fsdp/fsdp.h,fsdp.h fsdp/plan.h,$(foreach r,$(filter-out kernels,$(MODULES)),$r/$(notdir $r).h))
-check-rooms: check-modules
-check-modules:
+check-modules check-rooms:
 	@dev/check_modules.sh "$(MODULES)" "$(PUBLIC_HEADERS)" $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h)
 
 .PHONY: dist wheel all train test test-all arm soak check check-headers check-modules plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
@@ -240,8 +238,7 @@ CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),
 check-symbols: $(CHECKED:%=$(B)/%.o) $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@dev/check_exports.sh $(B) $(CHECKED)
-	@dev/check_public_headers.sh $(B) $(foreach d,$(filter-out fsdp%,$(PUBLIC_HEADERS)),$(notdir $(d:%.h=%))=$d) fsdp=fsdp.h+fsdp/plan.h \
-	  threads=kernels/cpu/threads.h op_calls=kernels/op_calls.h
+	@dev/check_public_headers.sh $(B) $(foreach d,$(filter-out fsdp%,$(PUBLIC_HEADERS)),$(notdir $(d:%.h=%))=$d) fsdp=fsdp.h+fsdp/plan.h threads=kernels/cpu/threads.h op_calls=kernels/op_calls.h
 endif
 
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).
