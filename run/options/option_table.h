@@ -371,6 +371,7 @@ OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_C
 // The most matrices of a model as files have them, separately: 7 of a block (q, k, v, o; gate, up, down), and 3 outside
 // the blocks (token and position embedding, head).
 enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };
+struct TrainerTable;                             // options.h
 struct Options {
   const TrainerTable *trainer;                   // the trainer whose options these are
 #define OPTION_FIELD_INT(name, ...) int64_t name;
