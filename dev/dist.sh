@@ -135,8 +135,7 @@ build() {
     archs="$archs -gencode arch=compute_90,code=compute_90"
   fi
   # Unlike RUNPATH, an RPATH holds for the libraries of the libraries, and of Open MPI's plugins.
-  echo "dist: compiling for $arch$([ "$cuda" = 0 ] || echo ' and for GPUs'), about $([ "$cuda" = 0 ] && echo 3 ||
-    echo 14) CPU-minutes, on $(nproc) cores" >&2   # dev/results/2026-11-28-dist.md
+  echo "dist: compiling for $arch$([ "$cuda" = 0 ] || echo ' and for GPUs') on $(nproc) cores: this takes minutes" >&2
   make -C "$top" -j"$(nproc)" B="$work/$arch" TRAINER="$work/$arch/train_gpt_fsdp" CUDA="$cuda" \
     ${archs:+ARCHS="$archs"} \
     CXX="$work/bin-$arch/g++" MPICC="$work/bin-$arch/mpicc" NVCCFLAGS="--compress-mode=size" \
