@@ -9,11 +9,11 @@
 //                                         their mean, added in that order. For pairs, whose records have `values`
 //                                         numbers per microbatch (preference.cuh), rewards are averaged in the same way
 //                   untrained             masked targets of all ranks. A microbatch's loss is divided by all its
-//                                         targets, so the mean over the step's trained targets is the mean of these
-//                                         losses times targets / (targets - untrained). That factor is exactly 1
-//                                         without a mask
+//                                         targets, so the mean over the step's trained targets is the sum of these
+//                                         losses divided by how many microbatches the trained targets would fill. That
+//                                         is their number without a mask, and depends on no number of empty ones
 //                   grad_norm             of the mean gradient, exact until one final rounding (optimizer.cuh)
-//                   grad_scale            1 / (microbatches world loss_scale) x that factor, times the one of
+//                   grad_scale            1 / (that number x loss_scale), times the factor of
 //                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), if that is below 1
 //                   skip                  the norm or the loss is not finite, or no target of the step is trained on,
 //                                         so that there is no mean (loss 0): no update
@@ -58,16 +58,16 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
   double loss = 0;
   for (int m = 0; m < M; m++) loss += losses[m];
   const int64_t trained = rule.targets - s->untrained;
-  const double share = s->untrained && trained ? (double)rule.targets / (double)trained : 1.0;
-  s->loss = loss / M * share;
+  const double filled = s->untrained && trained ? (double)trained / (double)(rule.targets / M) : (double)M;
+  s->loss = loss / filled;
   for (int k = 1; k < rule.values; k++) {
     double sum = 0;
     for (int m = 0; m < M; m++)
       sum += ((const double *)((const Exchange *)((const char *)exchange + (size_t)(m % rule.world) * bytes) + 1))
           [m / rule.world * rule.values + k];
-    s->rewards[k - 1] = sum / M * share;
+    s->rewards[k - 1] = sum / filled;
   }
-  const double unscale = share / ((double)M * (double)s->loss_scale);
+  const double unscale = 1.0 / (filled * (double)s->loss_scale);
   s->grad_norm = norm_finish(limbs) * unscale;
   const double most = 1.7976931348623157e308;
   s->skip = !(s->grad_norm <= most && s->loss <= most && s->loss >= -most) ? SKIP_NOT_FINITE      // NaN too

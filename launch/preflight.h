@@ -2,7 +2,7 @@
 // (findings), and how both are printed. launch/preflight_net.h measures the network, and has --preflight itself.
 #pragma once
 #include "launch.h"
-#include <dirent.h>
+#include <glob.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -87,15 +87,18 @@ static inline int64_t preflight_limit(int resource) {
   if (getrlimit((__rlimit_resource_t)resource, &r)) return 0;
   return r.rlim_cur == RLIM_INFINITY ? INT64_MAX : (int64_t)r.rlim_cur;
 }
-static inline int preflight_infiniband() {       // active ports, in /sys/class/infiniband/DEVICE/ports/N/state
+// The active ports in `devices`, as /sys/class/infiniband has them.
+static inline int preflight_infiniband(const char *devices) {
   int active = 0;
-  DIR *devices = opendir("/sys/class/infiniband");
-  for (dirent *d; devices && (d = readdir(devices));) {
-    char path[600], state[64];
-    snprintf(path, sizeof path, "/sys/class/infiniband/%.255s/ports/1/state", d->d_name);
-    if (d->d_name[0] != '.') preflight_line(path, "4", state, sizeof state), active += !strcmp(state, "ACTIVE");
+  char pattern[512], state[64];
+  glob_t ports = {};
+  snprintf(pattern, sizeof pattern, "%.400s/*/ports/*/state", devices);
+  glob(pattern, 0, NULL, &ports);
+  for (size_t i = 0; i < ports.gl_pathc; i++) {
+    preflight_line(ports.gl_pathv[i], "4", state, sizeof state);
+    active += !strcmp(state, "ACTIVE");
   }
-  if (devices) closedir(devices);
+  globfree(&ports);
   return active;
 }
 static inline void preflight_gpu(PreflightFacts *p, const DeviceProbe *g) {
@@ -140,7 +143,7 @@ static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAs
   }
   p->files = preflight_limit(RLIMIT_NOFILE);
   p->memlock = preflight_limit(RLIMIT_MEMLOCK);
-  p->infiniband = preflight_infiniband();
+  p->infiniband = preflight_infiniband("/sys/class/infiniband");
   preflight_networks(p);
 }
 

@@ -16,7 +16,7 @@ struct RdzvAgent {
   RdzvSeats seats;
   RdzvChild daemon;
   RdzvPlan plan;
-  bool planned, over, daemon_told;               // `plan` has come; `end` is set
+  bool planned, over;                            // `plan` has come; `end` is set
   // --restarts: the job may start again, and this process then connects to host 0 again.
   bool again;                                    // it has to: host 0 said so, or the connection broke
   bool met_before;                               // it has been connected to host 0, whose address was then `last`
@@ -375,6 +375,6 @@ static inline void rdzv_agent_renew(RdzvAgent *a) {
   a->daemon = RdzvChild{};
   a->plan = RdzvPlan{};
   a->used = 0, a->fd = -1;
-  a->planned = a->over = a->daemon_told = a->again = false;
+  a->planned = a->over = a->again = false;
   a->met_before = true;
 }

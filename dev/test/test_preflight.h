@@ -186,6 +186,15 @@ TEST(preflight_networks_are_named, "an address and its mask give the network, fo
   }
 }
 
+TEST(preflight_counts_infiniband_ports, "the active ports of all devices count, whichever numbers they have") {
+  char devices[300];
+  const bool failed = chdir(test_tmp()) || system("mkdir -p a/ports/1 a/ports/2 b/ports/2\n"
+      "echo '1: DOWN' >a/ports/1/state; for d in a b; do echo '4: ACTIVE' >$d/ports/2/state; done");
+  snprintf(devices, sizeof devices, "%.250s/none", test_tmp());
+  EXPECT(!failed && preflight_infiniband(test_tmp()) == 2, "%d active ports", preflight_infiniband(test_tmp()));
+  EXPECT(!preflight_infiniband(devices), "a port where there is no device");
+}
+
 TEST(preflight_pairs_meet_once, "in the rounds of 2 to 64 hosts every two meet exactly once, nobody twice in a round") {
   for (int ends = 2; ends <= 64; ends += 2) {
     static int met[64][64];

@@ -547,22 +547,33 @@ static const Docs *readme_records() {
   globfree(&files);
   return &d;
 }
-// Whether `record` starts with the printed line `want`, up to the end of one of its own lines. Spaces and line ends are
-// the same, because a line that is wrapped there may be joined here; ... stands for anything, here alone.
+// The end in `record` of the first n characters of `want`, if it starts with them; else NULL. Spaces and line ends are
+// the same, because a line that is wrapped there may be joined here.
+static const char *readme_same_text(const char *record, const char *want, size_t n) {
+  for (const char *end = want + n; want < end;) {
+    const size_t blanks = strspn(want, " \n");
+    if (blanks && !strchr(" \n", *record)) return NULL;
+    if (blanks) want += blanks, record += strspn(record, " \n");
+    else if (*record++ != *want++) return NULL;
+  }
+  return record;
+}
+// Whether `record` starts with the printed line `want`, up to the end of one of its own lines. ... stands for anything,
+// here alone: what stands after it is looked for from there on, and taken where it is first found.
 static bool readme_printed(const char *record, const char *want) {
   enum { LEFT_OUT = 400 };
-  for (;;) {
-    const size_t blanks = strspn(want, " \n");
-    if (!want[blanks]) return !*record || *record == '\n';
-    if (blanks && !strchr(" \n", *record)) return false;
-    want += blanks;
-    if (blanks) record += strspn(record, " \n");
-    if (!strncmp(want, "...", 3)) {
-      want += 3 + strspn(want + 3, " \n");
-      for (int i = 0; *want && i < LEFT_OUT && record[i]; i++) if (readme_printed(record + i, want)) return true;
-      return !*want;
+  for (int tries = 1;; tries = LEFT_OUT) {
+    const char *dots = strstr(want, "..."), *end = NULL;
+    size_t n = dots ? (size_t)(dots - want) : strlen(want);
+    while (!dots && n && strchr(" \n", want[n - 1])) n--;
+    for (int i = 0; !end && i < tries && (record[i] || !i); i++) {
+      end = readme_same_text(record + i, want, n);
+      if (end && !dots && *end && *end != '\n') end = NULL;
     }
-    if (*record++ != *want++) return false;
+    if (!end || !dots) return end != NULL;
+    want = dots + 3 + strspn(dots + 3, " \n");
+    if (!*want) return true;
+    record = end;
   }
 }
 TEST(docs_output_is_recorded,

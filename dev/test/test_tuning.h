@@ -182,11 +182,11 @@ TEST(tuning_step_is_of_conversations,
     }
 }
 TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
-     "a tuning on conversations has the same steps on 1, 2 and 3 ranks; 1 rank and 4, two of which have no sequence in "
-     "a step, write the same weights, and so do 4 that start and 1 that ends; the startup log shows how many steps "
-     "there are and that few teach little; the sample answers the first question for validation, unless a prompt is "
-     "given; a plan says what it assumes; --fill_step without a global batch, or with one that is no multiple, is "
-     "rejected") {
+     "a tuning on conversations has the same steps on 1, 2 and 3 ranks; 1 rank and 5, which compute two empty "
+     "sequences in a step, have the same losses, norms and weights, and so do 3 that start and 1 that ends; the "
+     "startup log shows how many steps there are and that few teach little; the sample answers the first question for "
+     "validation, unless a prompt is given; a plan says what it assumes; --fill_step without a global batch, or with "
+     "one that is no multiple, is rejected") {
   CliRun r;
   char base[600], tuned[1200], first[64];
   static const char first_question[] = "<|im_start|>user\nAre you an AI?<|im_end|>\n<|im_start|>assistant\n";
@@ -199,14 +199,14 @@ TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
   snprintf(base, sizeof base, "%s", cli_path("base"));
   snprintf(tuned, sizeof tuned, "--init_from %s --data dev/fixtures/identity_91.jsonl --threads 1 --cache= --report "
            "off --eval_every -1 --save_model", base);
-  static const char two[] = "--fill_step --global_batch 2 --batch_size 1 --max_steps 6 --sample_tokens 0 --lr 0.01";
+  static const char eight[] = "--fill_step --global_batch 8 --batch_size 1 --max_steps 6 --sample_tokens 0 --lr 0.01";
   static const struct { int ranks; const char *out, *options, *says, *lacks; } runs[] = {
       {1, "a", "--sample_tokens 4", ", the first question for validation):\n", "which is few"},
       {2, "b", "--sample_tokens 4 --prompt Hi", "<|im_start|>user\nHi<|im_end|>", first_question},
       {3, "c", "--sample_tokens 4 --prompt_as text", " 5 epochs;", first_question},
       {1, "one", "", "6 steps come of it, which is few: below", " 5 epochs;"},
-      {4, "four", "", "moved", "do not fit"},
-      {4, "both", "--save_every 3", "saves", "do not fit"},
+      {5, "five", "", "moved", "do not fit"},
+      {3, "both", "--save_every 3", "saves", "do not fit"},
       {1, "both", "--resume", "resum", "replaces"}};
   for (const auto &x : runs) {
     char steps[64];
@@ -216,7 +216,7 @@ TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
       snprintf(six, sizeof six, "rm -r %s/ckpt/step_00000006", cli_path("both"));
       EXPECT(!system(six), "%s", six);
     }
-    CLI_RUN(&r, "%s %s %s %s --out %s", cli_ranks(x.ranks), tuned, chosen ? "" : two, x.options, cli_path(x.out));
+    CLI_RUN(&r, "%s %s %s %s --out %s", cli_ranks(x.ranks), tuned, chosen ? "" : eight, x.options, cli_path(x.out));
     cli_expect_done(&r, x.out);
     EXPECT(strstr(r.text, x.says) && !strstr(r.text, x.lacks), "%s:\n%.4000s", x.out, r.text);
     tuning_steps(&r, steps);
@@ -225,11 +225,15 @@ TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
     EXPECT(!chosen || (strlen(steps) > 9 && !strcmp(steps, first)), "%s: '%s', 1 rank '%s'", x.out, steps, first);
     cli_free(&r);
   }
-  for (const char *same : {"four", "both"}) {
+  for (const char *same : {"five", "both"}) {
     char a[600], b[600];
     snprintf(a, sizeof a, "%s/model.safetensors", cli_path("one"));
     snprintf(b, sizeof b, "%s/model.safetensors", cli_path(same));
     cli_expect_same_file(same, a, b);
+    CLI_RUN(&r, "cd %s; for o in one %s; do sed -n 's/,\"tokens_per_s.*//p' $o/metrics.jsonl | sort -u >$o/steps\n"
+            "done; [ $(wc -l <one/steps) = 6 ] && diff one/steps %s/steps", test_tmp(), same, same);
+    cli_expect_done(&r, same);
+    cli_free(&r);
   }
   static const struct { const char *options, *says; bool tuned; } others[] = {
       {"--plan", "of conversations it is about 8 in all", true},
