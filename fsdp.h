@@ -176,7 +176,7 @@ struct FsdpConfig {
   bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
 };
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
-// What this rank has received: collectives of each kind, and their bytes. returns: broadcasts of a unit's sum to all
+// What this rank has received: collectives by line of the plan, and bytes. returns: broadcasts of a unit's sum to all
 // replicas. replicate_bytes: sums along the replicas, and these broadcasts. All ranks together send as much as they
 // receive.
 struct Traffic {
@@ -190,15 +190,15 @@ struct Traffic {
 struct FsdpRanks { MPI_Comm comm; int rank, world, per_host; };
 // Makes a rank's layer: lays out its units, places and rounds, and allocates no model-sized memory. The layer takes
 // over `param`, a malloc'ed array; ctx is the model's. With a communicator: one line in `error` if the ranks' hosts do
-// not support cfg; the program can then only end. Collective over comm. fsdp_close frees the layer, or, if it was not
-// opened, fsdp_layout_free.
+// not support cfg; the program can then only end. All ranks of comm call it. fsdp_close frees the layer, or, if it was
+// not opened, fsdp_layout_free.
 Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, Error *error);
 void fsdp_layout_free(Fsdp *f);
 // Declares all memory of the sharding layer in m. Neither f nor *m may move until fsdp_open has taken the memory.
 void fsdp_declare(Fsdp *f, MemoryPlan *m);
-// Opens libraries that take memory of their own (NCCL), and notes in the plan how much. Collective, before fsdp_open.
+// Opens libraries with memory of their own (NCCL); the plan then says how much. All ranks call it before fsdp_open.
 void fsdp_connect(Fsdp *f, MemoryPlan *plan);
-// Allocates all memory declared in the plan, the caller's too; nothing may be declared afterwards. Collective.
+// Allocates all memory declared in the plan, the caller's too; nothing may be declared afterwards. All ranks call it.
 void fsdp_open(Fsdp *f);
 void fsdp_close(Fsdp *f);
 // What the layer does for its caller from now on. marks: NULL, or words in which the device counts its progress, one
@@ -217,7 +217,7 @@ int fsdp_host_world(const Fsdp *f);              // ranks of this host
 MPI_Comm fsdp_comm(const Fsdp *f);               // all ranks
 MPI_Comm fsdp_host_comm(const Fsdp *f);          // this host's ranks
 int fsdp_mpi_count(int64_t n);                   // n as an int, which MPI's counts are; it must fit
-// The largest `mine` among all ranks; in a plan, whose ranks do not run, this rank's. Collective.
+// The largest `mine` among all ranks; in a plan, whose ranks do not run, this rank's. All ranks call it.
 size_t fsdp_most(const Fsdp *f, size_t mine);
 bool fsdp_device_sends(const Fsdp *f);           // NCCL: the host enqueues collectives and does not take part in them
 bool fsdp_has_adapters(const Fsdp *f);
@@ -234,7 +234,7 @@ Traffic traffic_add(Traffic x, Traffic y, int sign);
 // Starts a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
 // the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
 // without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
-// forward. Collective.
+// forward. All ranks call it.
 void fsdp_step_begin(Fsdp *f, bool training);
 // Starts a phase (forward, backward, update). microbatch: its number among this rank's in the step, or MICROBATCH_NONE.
 // mark: the code that the device stores in the hooks' marks when its stream reaches this point.
@@ -242,8 +242,8 @@ void fsdp_phase_begin(Fsdp *f, const char *phase, int microbatch, int mark);
 void fsdp_phase_end(Fsdp *f);
 // Records that the host reads or writes memory that a stream also accesses; tests prove the order from the record.
 void fsdp_host_touches(Fsdp *f, bool writes, const void *p, size_t bytes);
-// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
-// call it for the same stages in the same order.
+// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. All ranks call it,
+// for the same stages in the same order.
 void fsdp_gather(Fsdp *f, int s);
 // Starts gathering the stages after s, in steps of `direction` (1 or -1), up to stage `last` and at most K - 1 of them.
 void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
@@ -270,7 +270,7 @@ Tensor fsdp_grad(Fsdp *f, int p);
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
 Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a);
 // Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
-// in the step. Collective.
+// in the step. All ranks call it.
 void fsdp_reduce(Fsdp *f, int s, int a, int microbatches);
 // Advances the reduction in flight as far as it can without waiting. Called between ops.
 void fsdp_poll(Fsdp *f);
@@ -281,15 +281,15 @@ void fsdp_returns_wait(Fsdp *f);
 // an exact sum of NORM_LIMBS integers in device memory. Only the last replica adds its squares: it is the first to have
 // the sum of all replicas.
 void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs);
-// Gathers `bytes` from every rank into `all`, in order of ranks; both are device memory. Once per step. Collective.
+// Gathers `bytes` from every rank into `all`, in order of ranks; both are device memory. All ranks call it once a step.
 void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes);
 // One optimizer step on this rank's shards, with the step's state (whether it is skipped, clipping) in ctx->state, or,
 // for an offloaded optimizer, in `host`, a copy of it that the caller has waited for. Gathered copies become stale.
-// Padding is zero, has no gradient and stays zero. A skipped step changes nothing. Collective with fp8.
+// Padding is zero, has no gradient and stays zero. A skipped step changes nothing. With fp8 all ranks call it.
 void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host);
-// Makes all parameter shards from the masters, after these were changed. Collective.
+// Makes all parameter shards from the masters, after these were changed. All ranks call it.
 void fsdp_publish(Fsdp *f);
-// Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.
+// Ends a step: what was gathered is stale, and peers may read the new shards from now on. All ranks call it.
 void fsdp_step_end(Fsdp *f);
 // Waits for everything enqueued on the model's stream, and checks meanwhile whether NCCL has lost a peer: a stream that
 // waits for a lost peer would never end.
@@ -327,12 +327,12 @@ int fsdp_own_type(const Fsdp *f, int p, int64_t at);
 int fsdp_param_moments(const Fsdp *f, const Param *p);         // moments that the optimizer keeps of p: 0 to 2
 bool fsdp_needs_measure(const Fsdp *f);          // there are frozen E4M3 matrices
 void fsdp_forget_scales(Fsdp *f);
-void fsdp_frozen_scales(Fsdp *f);                // sets scales from the magnitudes that all ranks measured. Collective
-// A hash of all weights but those of param_trains_beside; with `beside` of these, too. Collective.
+void fsdp_frozen_scales(Fsdp *f);                // sets scales from what all ranks measured. All ranks call it
+// A hash of all weights but those of param_trains_beside; with `beside` of these, too. All ranks call it.
 uint64_t fsdp_weights_hash(Fsdp *f, bool beside = false);
 // Whether all weights are finite; if not, *param and *element are the first one that is not. Every rank gets the same
-// result. Collective.
+// result. All ranks call it.
 bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element);
 // Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
-// not depend on the number of ranks. Collective; ends with a barrier.
+// not depend on the number of ranks. All ranks call it; ends with a barrier.
 void fsdp_init_params(Fsdp *f, uint64_t seed);

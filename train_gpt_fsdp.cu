@@ -904,8 +904,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_grads_prepare(f, 1 + l);
     block_backward(t, l, mb, fsdp_grad_mode(f, 1 + l, a));
     fsdp_release(f, 1 + l);
-    // Prefetch before the reduction: NCCL starts no collective before the one launched before it, and a reduction is
-    // many collectives.
+    // Prefetch before the reduction: NCCL starts no operation before the one launched before it, and a reduction is
+    // many operations.
     if (l > lowest) fsdp_prefetch(f, l, -1, 1 + lowest);
     fsdp_reduce(f, 1 + l, a, A);
   }
@@ -955,7 +955,7 @@ static OptimizerArgs optimizer_args(const Options *o) {
 }
 
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
-// the results are in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
+// the results are in t->host once the stream is done (the host waits for an offloaded optimizer). All ranks call it.
 static void trainer_update(Trainer *t) {
   Fsdp *f = t->fsdp;
   Ctx *c = &t->ctx;
@@ -1048,7 +1048,7 @@ static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
   return documents / 2;
 }
 // One step: the microbatches a N + rank, a < A, of the step's M = A N on this rank, then the update. stop: what a
-// signal has asked this rank for (enum Stop). Collective.
+// signal has asked this rank for (enum Stop). All ranks call it.
 static StepResult train_step(Trainer *t, int stop) {
   const int A = (int)t->opt.grad_accum, N = fsdp_world(t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->run.step / t->run.steps_per_epoch, in_epoch = t->run.step % t->run.steps_per_epoch;
@@ -1084,7 +1084,7 @@ static StepResult train_step(Trainer *t, int stop) {
 }
 
 // ================================================================================================ 6 eval, sample
-// The highest stop request of any rank so far. Collective.
+// The highest stop request of any rank so far. All ranks call it.
 static Stop agree_on_stop(MPI_Comm comm) {
   int asked = stop_asked;
   MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
@@ -1104,7 +1104,7 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
 // Mean loss and next-token accuracy over every token of a split, or loss and reward accuracy over its pairs. Batches of
 // E windows of T tokens go to the ranks in turn; per-window sums are added in order of windows, so the result depends
 // on neither N nor E (except with --fp8 matmul, which scales a batch's activations together). A signal to any rank ends
-// the evaluation before the next batch. Collective.
+// the evaluation before the next batch. All ranks call it.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
@@ -1155,7 +1155,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start, stop};
 }
 // Ends all ranks with one line if `what`, the results that a run is for, are not finite. The weights are finite, as
-// start_check_finite has checked. Collective; `finite` is the same on all ranks.
+// start_check_finite has checked. All ranks call it; `finite` is the same on all ranks.
 static void expect_finite(const Trainer *t, bool finite, const char *what) {
   Error error = {};
   if (finite) return;
@@ -1190,7 +1190,7 @@ static EvalResult evaluate(Trainer *t, Run *run, int split) {
   return e;
 }
 // Evaluates the state after the last step if that is due and not done. Returns what a signal has asked for: then the
-// evaluation was ended, is still due, and a resumed run starts with it. Collective.
+// evaluation was ended, is still due, and a resumed run starts with it. All ranks call it.
 static Stop trainer_evaluate(Trainer *t, Run *run) {
   if (!step_is_due(t, t->opt.eval_every) || run_is_validated(run)) return STOP_NOT;
   const EvalResult e = evaluate(t, run, SPLIT_VALID);
@@ -1205,7 +1205,7 @@ static NotFiniteStep trainer_last_step(Trainer *t) {
                        (float *)t->buffers.losses,               // only step_decide writes it, which does not run
                        trainer_again_begin, trainer_again, t};
 }
-// The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
+// The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. All ranks call it.
 static int trainer_loop(Trainer *t, Run *run) {
   const Options *o = &t->opt;
   int skipped_in_a_row = 0;
@@ -1233,7 +1233,7 @@ static int trainer_loop(Trainer *t, Run *run) {
   return stop ? run_stop(run, stop) : -1;
 }
 
-// The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
+// The whole run: training, files, evaluation, a sample. Returns the exit code. All ranks call it.
 static int trainer_run(Trainer *t, Run *run, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {

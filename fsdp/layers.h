@@ -51,7 +51,7 @@ static inline void layer_after(Fsdp *f, int u, Tensor param, Tensor master) {
   norm_change(c, layer_limbs(layers_own(f), u, LAYER_CHANGE), now, tensor_of(f->layers.scratch, F32, n));
   norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_WEIGHTS), now);
 }
-// Called before and after the updates of a step. layers_end is collective; f->layers.host has the sums of all ranks
+// Called before and after the updates of a step. All ranks call layers_end; f->layers.host has the sums of all ranks
 // once the stream is done.
 static inline void layers_begin(Fsdp *f) {
   Ctx *c = fsdp_state_ctx(f);

@@ -45,7 +45,7 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
 // Tests only: the number of the host that a rank pretends to be on, which divides the ranks of one real host among
 // pretended hosts. NULL: hosts are as MPI finds them.
 static int (*mesh_pretended_host)(int rank);
-// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
+// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. All ranks call it.
 static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
@@ -100,7 +100,7 @@ static inline GroupPlace group_place(const Mesh *m, const RankGroup *g) {
   }
   return p;
 }
-// The largest `mine` among all ranks; without communicators this rank's. Collective.
+// The largest `mine` among all ranks; without communicators this rank's. All ranks call it.
 static inline size_t mesh_most(const Mesh *m, size_t mine) {
   unsigned long long most = mine;
   if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);

@@ -18,7 +18,7 @@ char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes);     
 Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1);
 char *declare_workspace(Declare *d, size_t bytes);             // of the ops; it alone may end between two places
 // Whether every host has room for what shares memory with gradient slots, which are in a window (a container's /dev/shm
-// may be 64 MiB), alike on all ranks; if not, nothing is shared from here on: place passes anew. Collective.
+// may be 64 MiB), alike on all ranks; if not, nothing is shared from here on: place passes anew. All ranks call it.
 bool fsdp_shared_slots_fit(Fsdp *f);
 
 // ---- dry runs -------------------------------------------------------------------------------------------------------

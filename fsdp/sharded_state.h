@@ -179,7 +179,7 @@ static inline void fsdp_publish_unit(Fsdp *f, int u) {
   fsdp_publish_end(f, u);
 }
 // Makes E4M3 matrices from the masters: the largest magnitude of a matrix, over all ranks, gives its scale, and every
-// rank encodes the elements that it owns. A frozen matrix keeps its scale. Collective.
+// rank encodes the elements that it owns. A frozen matrix keeps its scale. All ranks call it.
 static inline void fsdp_publish_e4m3(Fsdp *f) {
   if (!f->lay.scales_trained) return;
   const Ops *ops = f->ctx->ops;

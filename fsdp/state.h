@@ -90,7 +90,8 @@ static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   const size_t most = scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
   return layers > most ? layers : most;
 }
-// The most moments that the optimizer has of a parameter. fsdp_param_moments: those of parameter p (Piece.moments).
+// The most moments that the optimizer has of a parameter: at most two, STATE_M and STATE_V; a third would be a state of
+// ShardState (fsdp.h), a buffer in layout.h and one more of MAP_STATES. fsdp_param_moments: those of parameter p.
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_SGD ? 1 : 2; }
 int fsdp_param_moments(const Fsdp *f, const Param *p) {
   return f->lay.unit[p->unit].piece[p->piece].moments;

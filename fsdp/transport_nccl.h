@@ -22,7 +22,7 @@ static inline void *comm_nccl_group(Fsdp *f, const RankGroup *g) {
   free(ids);
   return comm;
 }
-// Splits the group's communicator from `parent`. Collective over `parent`.
+// Splits the group's communicator from `parent`. All ranks of parent call it.
 static inline void *comm_nccl_part(Fsdp *f, void *parent, const RankGroup *g) {
   void *comm = NULL;
   if (parent && comm_nccl_meets(f, g)) f->ctx->ops->nccl->comm_split(f->ctx, &comm, parent, g->rank[0], g->me);

@@ -9,7 +9,7 @@
 // Another rank. host: the lowest rank on its host. window: where the peer's window is mapped in this process; NULL if
 // it is on another host.
 struct Peer { int host; char *window; };
-// The ranks of a group, in the order of its collectives: rank[i] is a rank of the mesh, rank[me] is this rank.
+// The ranks of a group, in the order of its communicators: rank[i] is a rank of the mesh, rank[me] is this rank.
 struct RankGroup { int size, me; int *rank; };
 struct Mesh {
   // A communicator for each purpose, so that messages of one never match those of another. node: the ranks of a host.

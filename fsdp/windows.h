@@ -43,7 +43,7 @@ static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
 }
 
 // Checks, on one rank per host and before anything is allocated, whether all windows of the host fit into its shared
-// memory. If not, ends all ranks with one line. Collective, also over hosts that have no windows.
+// memory. If not, ends all ranks with one line. All ranks call it, also over hosts that have no windows.
 static inline void fsdp_check_window_space(const Fsdp *f) {
   // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
   unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank), bytes_of_host = 0;
@@ -95,7 +95,7 @@ static inline void comm_mpi_zero_windows(Fsdp *f) {
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
       comm_mpi_zero(f, fsdp_own_piece(f, u, i), piece_bytes(&f->lay.unit[u].piece[i]));
 }
-// Takes the window: shared with the host's ranks when there are any, private otherwise. Collective.
+// Takes the window: shared with the host's ranks when there are any, private otherwise. All ranks call it.
 static inline void comm_mpi_open_window(Fsdp *f) {
   f->mem.has_win = f->mesh.windows && f->mesh.node_world > 1;
   fsdp_check_window_space(f);

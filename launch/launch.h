@@ -21,7 +21,7 @@ struct PreflightAsk { const char *build, *out; const DeviceProbe *gpu; int64_t t
 // --preflight, on every rank of MPI_COMM_WORLD, before anything collective. Returns the exit code.
 int preflight_run(const PreflightAsk *ask);
 // Prints warnings of what is wrong with hosts and their networks; measures only clocks. Does nothing for one rank.
-// Collective over comm.
+// All ranks of comm call it.
 void preflight_start(const PreflightAsk *ask, MPI_Comm comm);
 
 // ---- rdzv_where.h ---------------------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind) {
   hwloc_bitmap_free(own);
   return mask;
 }
-// The masks of all ranks of a host, malloc'ed. Collective over `node`.
+// The masks of all ranks of a host, malloc'ed. All ranks of node call it.
 static inline hwloc_bitmap_t *cores_masks(hwloc_const_bitmap_t mine, MPI_Comm node, int ranks) {
   int words = hwloc_bitmap_nr_ulongs(mine);
   words = words > 0 ? words : 1;

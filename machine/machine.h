@@ -38,7 +38,7 @@ double core_watch(CoreWatch *w, double now_ms);
 struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus, on_gpu; };
 // One rank per GPU, by rank on the host. If a launcher shows each rank a single GPU, or a MIG instance of one, it takes
 // that one. Memories are told apart by UUID and GPUs by PCI bus id, which MIG instances of one GPU share: so two ranks
-// on one are always seen. Collective over `comm`; `node`: the ranks of a host.
+// on one are always seen. All ranks of comm call it; `node`: the ranks of a host.
 GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm);
 
 // ---- terminal.h -----------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int worl
 hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind);
 // Takes this rank's cores and binds this thread to them; those of the pool follow when they start. threads: --threads,
 // 0: one a core. computes: ops run here, so this thread is thread 0 of the pool, and placed like the others. *c stays
-// where it is until cores_give_back. Collective over comm; node: the ranks of this host. Where hwloc fails, all ranks
-// end with one line, unless --threads says what to do without it.
+// where it is until cores_give_back. All ranks of comm call it; node: the ranks of this host. Where hwloc fails, all
+// ranks end with one line, unless --threads says what to do without it.
 void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm);
 // On rank 0: whether it matters on some host which cores a rank has.
 bool cores_differ(const Cores *c);

@@ -26,7 +26,7 @@ static int cpu_table_wanted(const Options *o, int best, Error *error) {
   }
   return wanted;
 }
-// The table all ranks use: the one asked for, else the fastest that every rank has. Collective.
+// The table all ranks use: the one asked for, else the fastest that every rank has. All ranks call it.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   int fast = cpu_fast_table(), common = 0;
   Error error = {};
@@ -130,7 +130,7 @@ static bool cpu_precision_fits(const Options *o, const Ops *ops, Error *why) {
   return false;
 }
 // Where this run cannot have --matmul_precision high: an error if the user gave it, else (a checkpoint had it) it
-// becomes highest, with a warning. Collective; every rank has the same table of ops.
+// becomes highest, with a warning. All ranks call it; every rank has the same table of ops.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   Error why = {};
@@ -144,7 +144,7 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   if (!rank) say("warning: --matmul_precision highest replaces the checkpoint's high: %s\n", why.text);
 }
 // Decides --attention auto, the same on all ranks, because the two kernels add in different orders: wgmma (Hopper's) if
-// every GPU and this build have it, else mma, which also replaces a checkpoint's wgmma, with a warning. Collective.
+// every GPU and this build have it, else mma, and mma, with a warning, for a checkpoint's wgmma. All ranks call it.
 static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
   char why[256] = "";
   Error error = {};
@@ -184,7 +184,7 @@ static bool gpu_is_here() {
   }
   return is;
 }
-// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
+// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. All ranks call it.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
@@ -304,7 +304,7 @@ void agree_on_memory(const RunView *run) {
 }
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
-// such check: every rank gets it from rank 0 (corpus_share). Collective.
+// such check: every rank gets it from rank 0 (corpus_share). All ranks call it.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
   static Options first;
   static const char differs[] = "this rank differs from rank 0: '%s %s' here, '%s %s' there";

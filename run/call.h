@@ -44,7 +44,7 @@ void call_join(Call *call) {
   die_hook = die_everywhere;
 }
 
-// Completes call->o, the same on all ranks; `asked` receives the options as the user gave them. Collective.
+// Completes call->o, the same on all ranks; `asked` receives the options as the user gave them. All ranks call it.
 static void train_options(Call *call, Options *asked, Start *start) {
   Options *o = &call->o;
   Error *error = &call->error;
@@ -66,7 +66,7 @@ static void train_options(Call *call, Options *asked, Start *start) {
   restarts_batch(o->global_batch, o->batch_size);                // told to the process that restarts this run
   liveness_flight(o->out, program_build());
 }
-// --preflight, or its short form at the start of a run. Collective.
+// --preflight, or its short form at the start of a run. All ranks call it.
 static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
   const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;

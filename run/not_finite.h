@@ -91,7 +91,7 @@ static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   return a->microbatch < b->microbatch;
 }
 // Runs the step again and returns the first tensor that is not finite, of all ranks. Weights, moments, state and
-// counters of traffic are afterwards as before. Collective.
+// counters of traffic are afterwards as before. All ranks call it.
 static NotFinite not_finite_find(const NotFiniteStep *step) {
   RunView *run = step->run;
   Fsdp *f = run->fsdp;
@@ -211,7 +211,7 @@ static bool not_finite_write(RunView *run, const NotFinite *x, const char *check
   free(text);
   return ok;
 }
-// Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
+// Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. All ranks call it.
 static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
   RunView *run = step->run;
   const int N = fsdp_world(run->fsdp), m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;

@@ -1,7 +1,7 @@
 // run.h: the public header of run/: how a run starts, agrees with its ranks, trains and saves, and ends; and commands.
 //
 // A command gets a Call; call_parse and call_join make options and a rank of it. A training is run_begin, a model that
-// takes its memory, run_ready, steps, run_write, run_end, run_close. All of these are collective, and an error ends all
+// takes its memory, run_ready, steps, run_write, run_end, run_close. All ranks call all of these, and an error ends all
 // ranks with one line.
 #pragma once
 #include "run/report/report.h"
@@ -19,9 +19,9 @@ int launch_rendezvous(Call *call);
 // ---- agree.h --------------------------------------------------------------------------------------------------------
 // Rejects a memory plan that this host or its devices cannot hold, before anything is allocated: first from the shapes
 // alone, and again after libraries have been opened and have allocated what they need. It compares the plan with the
-// memory that is free at that time, whoever else uses the device. Collective.
+// memory that is free at that time, whoever else uses the device. All ranks call it.
 void agree_on_memory(const RunView *run);
-// Ranks per host if all hosts have the same number, else 0. Collective.
+// Ranks per host if all hosts have the same number, else 0. All ranks call it.
 int ranks_per_host(MPI_Comm comm);
 // For plans: decides options as ranks with that device would agree on them, and rejects what they would reject. Returns
 // the table of ops of the CPU; of a GPU, that of its host. NULL: one line in `error`.

@@ -94,7 +94,7 @@ static void saver_init(Saver *s, RunView *run) {
   path_join(s->directory, sizeof s->directory, run->opt->out, "ckpt");
 }
 
-// The number of ranks that write and whose host does not see OUT, so that they send their bytes to rank 0. Collective.
+// How many ranks write whose host does not see OUT, and so send their bytes to rank 0. All ranks call it.
 static int saver_streaming_ranks(const Saver *s) {
   const Fsdp *f = s->run->fsdp;
   char probe[MAP_PATH_BYTES];
@@ -108,7 +108,7 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!fsdp_rank(f)) unlink(probe);
   return all;
 }
-// On rank 0: where checkpoints go and how large each will be. False: none is saved, or not rank 0. Collective.
+// On rank 0: where checkpoints go and how large each will be. False: none is saved, or not rank 0. All ranks call it.
 static bool saver_plan(Saver *s, SavePlan *to) {
   RunView *run = s->run;
   const Saved saved = saved_of(run);
@@ -221,7 +221,7 @@ static void saver_free_texts(Saver *s) {
   free(s->tokenizer);
   s->head = s->tokenizer = NULL;
 }
-// Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
+// Starts a checkpoint of the state after the last step. All ranks call it. False on every rank, with the reason in
 // store_result(run->store), when it cannot even begin. best: it has the lowest validation loss so far.
 static bool saver_begin(Saver *s, bool background, bool best) {
   RunView *run = s->run;
@@ -334,7 +334,7 @@ static void saver_give_up(Saver *s) {
   s->pending = false;
 }
 // Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
-// flight. A failure is reported, and training continues. Collective.
+// flight. A failure is reported, and training continues. All ranks call it.
 static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   const int64_t began = now_ns();
   saver_finish(s, log);
@@ -361,7 +361,7 @@ static void saver_print_stop(const Saver *s) {
 // Whether the last step has a checkpoint, or one in flight.
 static bool saver_has(const Saver *s) { return s->run->step == (s->pending ? s->in_flight_step : s->saved_step); }
 // Records the validation loss of the state after the last step, also in its checkpoint once that is whole. Returns
-// whether it is the lowest so far; with --keep_best, of those whose checkpoint was saved. Collective.
+// whether it is the lowest so far; with --keep_best, of those whose checkpoint was saved. All ranks call it.
 static bool saver_see(Saver *s, Log *log, double loss) {
   if (s->run->opt->keep_best && !saver_has(s)) saver_finish(s, log);           // was the best so far saved?
   const bool lost = s->run->opt->keep_best && !saver_has(s) && s->in_flight_step == s->run->step;        // it failed
@@ -378,8 +378,8 @@ static bool saver_see(Saver *s, Log *log, double loss) {
 
 // ---- weights alone, export ------------------------------------------------------------------------------------------
 // Weights alone, with --merge what the adapters change in them too, in fp32, as one safetensors file that appears whole
-// or not at all. `map` has the final path and is taken over; header: malloc'ed, freed here; both rank 0's. Collective.
-// Every rank returns the same; the reason is in store_result.
+// or not at all. `map` has the final path and is taken over; header: malloc'ed, freed here; both rank 0's. All ranks
+// call it. Every rank returns the same; the reason is in store_result.
 struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
 static bool weights_commit(void *to, const TensorMap *, const uint32_t *, Error *error) {
   WeightsFile *w = (WeightsFile *)to;
@@ -410,7 +410,7 @@ static bool save_weights(RunView *run, TensorMap *map, char *header) {
   if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
-// OUT/NAME: the same bytes as a checkpoint's, or the merged model with --merge. Collective.
+// OUT/NAME: the same bytes as a checkpoint's, or the merged model with --merge. All ranks call it.
 static bool save_weights_as(RunView *run, const char *name) {
   Saved saved = saved_of(run);
   if (run->opt->merge) saved.part = SAVED_BASE;
@@ -438,7 +438,7 @@ static ExportTexts export_texts_of(RunView *run, ChatOptions *chat) {
                      PROGRAM_VERSION};
 }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
-// weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
+// weights, transposed as Conv1D stores them. All ranks call it. Every rank returns the same.
 static bool export_hf(RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   const bool adapters = fsdp_has_adapters(f) && !run->opt->merge;
@@ -463,7 +463,7 @@ static bool export_hf(RunView *run, const char *directory) {
   return ok;
 }
 // OUT/model.gguf for llama.cpp, or OUT/adapter.gguf, which rank 0 writes from a file of fp32 weights that all ranks
-// write, and removes. Collective. Every rank returns the same.
+// write, and removes. All ranks call it. Every rank returns the same.
 static bool export_gguf(RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;

@@ -383,7 +383,7 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, Error
   return true;
 }
 
-// Gives every rank what rank 0 found. Collective.
+// Gives every rank what rank 0 found. All ranks call it.
 static void start_share(Start *s, MPI_Comm comm) {
   int rank;
   MPI_Comm_rank(comm, &rank);
@@ -728,7 +728,7 @@ static void start_load_import(Start *s, RunView *run) {
   store_load_weights(run->store, &map, &error, log_load_progress);
 }
 // Ends all ranks with one line if a weight that was loaded is not finite: nothing later would report that for generated
-// text, evaluations or exports. Closes the files of other programs' weights. Collective.
+// text, evaluations or exports. Closes the files of other programs' weights. All ranks call it.
 static void start_check_finite(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   int p;
@@ -776,8 +776,8 @@ static void start_load_adapters(Start *s, RunView *run) {
   if (file) store_load_weights(run->store, &map, &error, log_load_progress);
   else agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
 }
-// Loads the weights, with --resume also optimizer and step, into the sharded state. Collective; ends all ranks with one
-// line if they cannot be read.
+// Loads the weights, with --resume also optimizer and step, into the sharded state. All ranks call it; ends all ranks
+// with one line if they cannot be read.
 static void start_load(Start *s, RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
   Error error = {};
@@ -828,7 +828,7 @@ static void start_free(Start *s) {
 }
 
 // Gives every rank the corpus that rank 0 loaded, in one allocation (c->block); only rank 0 keeps the tokenizer.
-// Collective.
+// All ranks call it.
 static void corpus_share(Corpus *c, MPI_Comm comm) {
   int rank;
   MPI_Comm_rank(comm, &rank);
@@ -987,7 +987,7 @@ static void load_settle_template(Options *o, const Corpus *corpus, const Start *
   strcpy(o->chat_template, "auto");
 }
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to the number of
-// tokens that the trained tokenizer reached. Collective.
+// tokens that the trained tokenizer reached. All ranks call it.
 static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
@@ -1099,7 +1099,7 @@ static bool start_spares(const Start *s, const Options *o, Error *error) {
   return true;
 }
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
-// them unresolved. Collective.
+// them unresolved. All ranks call it.
 static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
   Error error = {};
   int rank, world;
@@ -1113,7 +1113,7 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, error.text, code);
   start_share(start, comm);
-  const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
+  const int per_host = ranks_per_host(comm);     // all ranks call it: before any rank may return with an error
   const bool started = start_options(start, o, &error);
   *asked = *o;
   start_exact(start, asked);
@@ -1131,8 +1131,8 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   if (!rank && start->warnings[0]) start_print_warnings(start);
 }
 
-// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
-// cannot be written.
+// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. All ranks call it; ends all ranks with one line
+// if they cannot be written.
 static Log *open_files(const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32];
   Error error = {};

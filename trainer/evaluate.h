@@ -263,7 +263,7 @@ static int eval_longest_first(const void *a, const void *b) {
   return longer ? (longer > 0 ? 1 : -1) : x < y ? -1 : 1;
 }
 // Computes sum and wrong of every request, on every rank. Returns what a signal has asked for: then not all are
-// computed. Collective.
+// computed. All ranks call it.
 static Stop trainer_score(Trainer *t, EvalFile *f) {
   const int64_t N = fsdp_world(t->fsdp), E = t->opt.test_batch_size, batches = (f->requests + E - 1) / E;
   int64_t *order = (int64_t *)malloc(sizeof *order * (size_t)f->requests);
@@ -337,7 +337,7 @@ static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
          sizeof(EvalNumber) * EVAL_NUMBERS);
 }
 // Evaluates the files of --eval, separated by commas; results go to the terminal and metrics.jsonl. Returns what a
-// signal has asked for: then the file that it interrupted, and those after it, have no results. Collective.
+// signal has asked for: then the file that it interrupted, and those after it, have no results. All ranks call it.
 static Stop trainer_eval_files(Trainer *t) {
   const int rank = fsdp_rank(t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;

@@ -232,7 +232,7 @@ static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
   fsdp_sync(t->fsdp);
 }
 // Continues n texts, at most sample_sequences per rank, until each ends. Text i is computed by rank i mod N. Afterwards
-// every rank has the tokens of all texts, rank 0 also their bytes and how each ended. Collective.
+// every rank has the tokens of all texts, rank 0 also their bytes and how each ended. All ranks call it.
 static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink, void *to) {
   const int N = fsdp_world(t->fsdp), rank = fsdp_rank(t->fsdp);
   int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
@@ -278,7 +278,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   free(ends);
 }
 // Continues `ids` (`count` tokens, at least one, the same on all ranks, with space for `more`) by `more` tokens or
-// until the text ends. Collective.
+// until the text ends. All ranks call it.
 static Continued trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
   Continued x = {};
   x.ids = ids, x.count = count, x.most = more;
@@ -315,7 +315,7 @@ static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *word
   k->count = tokenizer_begin(t, (const uint8_t *)prompt, bytes, k->ids);
   return true;
 }
-// The tokens of rank 0's prompt, on every rank, with space for `more`. The caller frees them. Collective.
+// The tokens of rank 0's prompt, on every rank, with space for `more`. The caller frees them. All ranks call it.
 static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
   ChatTokens k = {};
   if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, t->run.chat, "", prompt, &k);
@@ -336,7 +336,7 @@ static const char *positions_words(const Trainer *t, int64_t count) {
   return count > t->model.P ? words : "";
 }
 // Closes rank 0's file (NULL: it could not be made). Returns whether all of it has been written; if not, rank 0 prints
-// one line. Collective.
+// one line. All ranks call it.
 static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
   int written = !fsdp_rank(t->fsdp) && file && !fflush(file) && !ferror(file);
   const int fault = errno;
@@ -361,7 +361,7 @@ static int32_t *sample_question(const Trainer *t, int64_t more, int64_t *count) 
   *count = n;
   return ids;
 }
-// Streams a sample to the terminal and OUT/sample.txt. Returns whether the file was written. Collective.
+// Streams a sample to the terminal and OUT/sample.txt. Returns whether the file was written. All ranks call it.
 static bool print_sample(Trainer *t) {
   const Options *o = &t->opt;
   const bool first = fsdp_rank(t->fsdp) == 0;
@@ -445,7 +445,7 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
   free(k.trained);
 }
 // Continues the prompts of --prompts, sample_sequences per rank at once, and adds the results to OUT/samples.jsonl in
-// the order of the prompts, until a signal asks for an end (*stop). Returns whether all were written. Collective.
+// the order of the prompts, until a signal asks for an end (*stop). Whether all were written. All ranks call it.
 static bool print_samples(Trainer *t, Stop *stop) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(t->fsdp), most = (int)sample_sequences(t) * fsdp_world(t->fsdp);

@@ -174,7 +174,7 @@ static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
            texts ? "lines are texts" : "no chat template is known");
 }
 // Reads lines and answers until there are no more, or an answer cannot be written. answers: see talk_answers. Returns
-// whether all were written. Collective.
+// whether all were written. All ranks call it.
 static bool trainer_talk(Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(t->fsdp);

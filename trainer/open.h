@@ -185,7 +185,7 @@ static void trainer_plan_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 // Whether the plans of all ranks with these options fit: the plans of a host's ranks into its `host_bytes` bytes, those
-// of a GPU's ranks into 90 % of its free memory. Collective over comm; node: the ranks of this host.
+// of a GPU's ranks into 90 % of its free memory. All ranks of comm call it; node: the ranks of this host.
 static bool batch_fits(const Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                        MPI_Comm comm, MPI_Comm node) {
   static Trainer t;
@@ -213,8 +213,8 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   return fits;
 }
 // --batch_size auto: sets the largest batch_size that divides a step's sequences evenly and fits on all ranks, or 1 if
-// none fits, and the options that follow from it. `o` is resolved for one sequence. Collective; every rank decides
-// alike.
+// none fits, and the options that follow from it. `o` is resolved for one sequence. All ranks call it; every rank
+// decides alike.
 static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                                  MPI_Comm comm) {
   int rank, world;
@@ -341,7 +341,7 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, Error *error) {
   t->opt.eval_every = -1;
 }
 // Opens t: plans, checks and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the
-// caller's. Collective over comm; every failure ends all ranks with one line.
+// caller's. All ranks of comm call it; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
                          int threads) {
   trainer_configure(t, o, device, threads);
@@ -408,7 +408,7 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// Microbatches whose results are dropped: every matrix multiply of a step has its plan afterwards. Collective.
+// Microbatches whose results are dropped: every matrix multiply of a step has its plan afterwards. All ranks call it.
 static void trainer_plan_products(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
@@ -454,7 +454,7 @@ static void trainer_named_algorithms(const Trainer *t, const char *saved, char *
 }
 // Chooses the matrix multiplies' algorithms. Those that --plans or the resumed checkpoint names; with --tune the
 // fastest of equal bits, each rank for its own GPU, or the fastest that rank 0 finds. What is named or is rank 0's is
-// the run's from then on (RunView.algorithms). Collective.
+// the run's from then on (RunView.algorithms). All ranks call it.
 static void trainer_choose_algorithms(Trainer *t, const char *saved) {
   Ctx *c = &t->ctx;
   const int rank = fsdp_rank(t->fsdp);

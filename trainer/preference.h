@@ -19,7 +19,7 @@ struct ReferenceHead {
 };
 
 // Computes the sums of one split into p->reference on all ranks; each rank computes a part of the sequences. bare: with
-// adapters disabled. Returns what a signal has asked for: then not all sums are there. Collective.
+// adapters disabled. Returns what a signal has asked for: then not all sums are there. All ranks call it.
 static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
   const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
@@ -86,7 +86,7 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
 }
 // Makes the sums: computes them, or, in a resumed run, reads them from OUT or from the directory that has the
 // checkpoint's ckpt. Ends all ranks with one line if the reference weights no longer exist (they were trained) and the
-// file is not there. Returns what a signal has asked for: then the sums are not there. Collective.
+// file is not there. Returns what a signal has asked for: then the sums are not there. All ranks call it.
 static Stop trainer_reference(Trainer *t, const Run *run) {
   const Fsdp *f = t->fsdp;
   const Options *o = &t->opt;

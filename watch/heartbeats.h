@@ -790,7 +790,7 @@ static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near)
   pthread_mutex_unlock(&l->lock);
   return true;
 }
-// Learns host and process id of all ranks of `comm`. Returns whether some are on other hosts than rank 0. Collective.
+// Learns host and process id of all ranks of `comm`. Whether some are on other hosts than rank 0. All ranks call it.
 static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   struct Who { int pid, host; char name[64]; } mine = {};
   MPI_Comm node;

@@ -118,7 +118,7 @@ void liveness_flight(const char *out, const char *version);
 void liveness_start(int64_t timeout);
 // marks: MARKS words of memory in which the device reports how far it is; NULL: no longer.
 void liveness_device(const uint32_t *marks);
-// Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
+// Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. All ranks call it.
 void liveness_open(MPI_Comm comm, Error *error);
 // Every call that waits for other ranks says so while it does.
 #define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
@@ -145,5 +145,5 @@ void liveness_open(MPI_Comm comm, Error *error);
 // From here on a crash inside MPI_Finalize ends the process with this exit code.
 void leave_even_by_a_crash(int code);
 // Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
-// is printed, once. Collective.
+// is printed, once. All ranks call it.
 void agree_no_error(MPI_Comm comm, const char *error, int code);

@@ -14,7 +14,7 @@ __attribute__((format(printf, 2, 3))) bool store_fail(StoreRecord *r, const char
 // Bytes that this rank writes or reads.
 int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states);
 // Declares what a store takes; background: a snapshot too; merges: adapters, whole. Opens it, when that is there
-// (collective); closes it, opened or not.
+// (all ranks call it); closes it, opened or not.
 struct Store;
 Store *store_plan(Fsdp *f, MemoryPlan *plan, bool background, bool merges);
 void store_open(Store *s);
@@ -34,8 +34,9 @@ struct StoreRequest {
   StoreCommit end;
   const ModelShape *merge = NULL;                // with what its adapters change, in what they are for; NULL: as it is
 };
-// Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
-// reason in store_result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
+// Starts writing the states of `map` (taken over) to its files. All ranks call it. Returns false on every rank, with
+// the reason in store_result, when the files cannot be made; else the save is in flight until store_poll says
+// otherwise.
 bool store_save_begin(Store *s, TensorMap *map, StoreRequest request);
 // How the last save went, on every rank. One that fails before it starts is the caller's to note there.
 StoreRecord *store_result(Store *s);
@@ -53,8 +54,8 @@ void store_cancel(Store *s);
 // Bytes of all ranks that are read so far, on rank 0; NULL: not asked for.
 typedef void (*LoadProgress)(int64_t done, int64_t total);
 // Loads the weights that rank 0 has mapped (or `error`, which ends all ranks), and frees the map. Rows after those
-// that a file has of a matrix become their mean. Afterwards call fsdp_publish and fsdp_step_end. Collective; what
-// cannot be read ends all ranks.
+// that a file has of a matrix become their mean. Afterwards call fsdp_publish and fsdp_step_end. All ranks call it;
+// what cannot be read ends all ranks.
 void store_load_weights(Store *s, TensorMap *map, Error *error, LoadProgress progress);
 
 // ---- saved.h --------------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
 // Adds to an error which other checkpoint of the directory can be used.
 void checkpoint_hint(const char *directory, Error *error);
 // Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
-// checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
-// anything is missing, extra, of another shape, or damaged.
+// checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. All ranks call it; ends all ranks with one
+// line if anything is missing, extra, of another shape, or damaged.
 void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume,
                      LoadProgress progress);

@@ -764,7 +764,7 @@ static inline uint64_t store_file_hash(const TensorMap *m, int file) {
   return ok ? hash | 1 : 0;
 }
 // Compares this rank's view of the files with rank 0's, by hashes and l->seen. *other: the first file that differs.
-// Collective.
+// All ranks call it.
 static inline FileSeen store_look(Store *s, const StoreLoad *l, int *other) {
   const TensorMap *m = l->map;
   uint64_t mine[MAP_MAX_FILES + 1] = {}, first[MAP_MAX_FILES + 1];
@@ -827,8 +827,8 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error
   fail(error, "%s", r.failed ? r.error : "");
 }
 
-// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
-// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
+// Reads the wanted states of this rank's shards from the files of l.map. All ranks call it; every rank returns, and one
+// that could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
 // fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
 static void store_load(Store *s, StoreLoad l, unsigned states, Error *error, LoadProgress progress) {
   bool measures = false;                         // adapters have no scales, and leave their weights' alone
@@ -847,8 +847,8 @@ static void store_load(Store *s, StoreLoad l, unsigned states, Error *error, Loa
   store_load_pass(s, l, states, error, progress);
 }
 
-// The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
-// read ends all ranks.
+// The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. All ranks call it; what
+// cannot be read ends all ranks.
 static void store_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
   Error error = {};
   const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
@@ -868,7 +868,7 @@ static void store_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *pla
   agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
 }
-// Rows after those that a file has of parameter p become their mean. Collective.
+// Rows after those that a file has of parameter p become their mean. All ranks call it.
 static void store_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   const TensorPlace *place = tensor_place(map, 0, p);
   const Param *q = fsdp_param(f, p);

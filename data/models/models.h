@@ -91,7 +91,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
                      uint64_t *hash, Error *error);
 // Elements of all factors; elements of those before parameter p.
 int64_t lora_numel(const Fsdp *f, int p);
-// Fills `to` with all factors, whole, on every rank. Collective.
+// Fills `to` with all factors, whole, on every rank. All ranks call it.
 void lora_gather(Fsdp *f, float *to);
 // Adds B A times the adapters' factor to elements [first, first + n) of a matrix that has adapters, in fp32. adapters:
 // what lora_gather has given.

@@ -104,7 +104,7 @@ struct TensorMap {
 void tensor_map_free(TensorMap *m);
 // The first part's place; the other parts' follow.
 TensorPlace *tensor_place(const TensorMap *m, int state, int param);
-// Gives every rank rank 0's map. Collective.
+// Gives every rank rank 0's map. All ranks call it.
 void tensor_map_share(TensorMap *m, MPI_Comm comm);
 // An empty map of `params` parameters: nothing is in any file.
 void tensor_map_open(TensorMap *m, int params);

@@ -6,7 +6,7 @@ static inline void option_pick(Options *o, OptionId id, const char *value) {
   Error error = {};
   EXPECT(option_put(o, id, value, &error), "%s", error.text);
 }
-// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective.
+// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. All ranks call it.
 static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
   const Param *q = &f->lay.param[p];
   for (int i = 0; i < fsdp_shards(f); i++) {

@@ -79,7 +79,8 @@ static const char *kept_file() {
   if (ranks) MPI_Barrier(MPI_COMM_WORLD);
   return path;
 }
-// A trainer with adapters beside the weights of PATH. False: `error` says why the options are rejected. Collective.
+// A trainer with adapters beside the weights of PATH. False: `error` says why the options are rejected. All ranks call
+// it.
 static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *ops, const char *extra, Error *error) {
   char text[2048], *argv[48] = {(char *)"test"}, *save = NULL;
   int argc = 1, rank, world;
@@ -295,7 +296,7 @@ TEST_MPI(kept_made, 3,
     EXPECT(rank || hash[0] == hash[1], "%s: three ranks give other adapters", type);
   }
 }
-// All matrices of blocks of a checked directory, in fp32, of a run whose base is kept in `type`. Collective.
+// All matrices of blocks of a checked directory, in fp32, of a run whose base is kept in `type`. All ranks call it.
 static float *kept_values(const char *path, const char *type, MPI_Comm comm, int64_t *n) {
   static FamilyRun x;
   char options[256];

@@ -34,7 +34,7 @@ static inline void ckpt_remove(const char *path) {
   EXPECT(!system(command), "cannot remove %s", path);
 }
 
-// Every state of every parameter, padding included: the same for every number of ranks. Collective.
+// Every state of every parameter, padding included: the same for every number of ranks. All ranks call it.
 static inline uint64_t states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   const int states = f->cfg.optimizer == OPTIMIZER_SGD ? 2 : 3;
@@ -107,7 +107,7 @@ static inline int64_t ckpt_numel(const Fsdp *f) {
   return numel;
 }
 // The bytes written are the bytes planned: each rank of the first replica writes its own, together they are the tensors
-// of both files, and each file is as long as its map says. Collective over the trainer's ranks.
+// of both files, and each file is as long as its map says. All ranks of the trainer call it.
 static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *directory) {
   const Store *s = t->run.store;
   TensorMap map;
@@ -222,7 +222,7 @@ static inline void resume_begin(Trainer *t, Saver *saver, const Corpus *corpus, 
   trainer_open(t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(saver, &t->run);
 }
-// Weights that no checkpoint has, so that nothing is right before the load; E4M3 scales too. Collective.
+// Weights that no checkpoint has, so that nothing is right before the load; E4M3 scales too. All ranks call it.
 static inline void resume_spoil(Fsdp *f) {
   enum { PIECE = 512 };
   float wrong[PIECE];

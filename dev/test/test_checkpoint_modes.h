@@ -184,7 +184,7 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
 
 // ---- weights for other programs, and from them ----------------------------------------------------------------------
 // Makes the first element of every parameter far larger than the rest, so that shards of one matrix have different
-// maxima. Collective.
+// maxima. All ranks call it.
 static inline void ckpt_plant(Fsdp *f) {
   const float large = 2.0f;
   Span run;
@@ -248,7 +248,7 @@ static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
   }
 }
 // A run that takes its weights from `from`, below TEST_TMP. to: NULL, or every parameter's values, malloc'ed. plain:
-// NULL, or values that must equal the run's own after rounding as stored. Collective over `comm`.
+// NULL, or values that must equal the run's own after rounding as stored. All ranks of comm call it.
 static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const char *from, const char *own, float **to,
                                      float *const *plain) {
   static Trainer t;

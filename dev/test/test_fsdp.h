@@ -14,7 +14,7 @@ TEST_HOT static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t b
   }
   return h;
 }
-// Hash of the parameters' values, without padding rows: of all, or only of frozen ones. Collective.
+// Hash of the parameters' values, without padding rows: of all, or only of frozen ones. All ranks call it.
 static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
   uint64_t h = 14695981039346656037ull;
   for (int p = 0; p < f->lay.params; p++) {

@@ -716,7 +716,7 @@ TEST(export_tokenizer_config, "the other exported texts are JSON, and name the s
 // ---- import to export -----------------------------------------------------------------------------------------------
 struct IxRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 
-// A trainer whose weights come from PATH, as with --init_from. Collective over comm.
+// A trainer whose weights come from PATH, as with --init_from. All ranks of comm call it.
 static inline void ix_run_open(IxRun *x, const char *path, MPI_Comm comm) {
   char *argv[] = {(char *)"test", (char *)"--init_from", (char *)path, (char *)"--seq_len", (char *)"8",
                   (char *)"--batch_size", (char *)"1"};
@@ -741,7 +741,7 @@ static inline void ix_run_close(IxRun *x) {
   start_free(&x->start);
   free((void *)x->corpus.split[SPLIT_TRAIN].tokens);
 }
-// Logits (T,V) of one sequence, as a sample computes the last of them; malloc'ed. Collective.
+// Logits (T,V) of one sequence, as a sample computes the last of them; malloc'ed. All ranks call it.
 static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   Acts *x = &t->acts;
   const int64_t V = t->model.V, Vp = t->model.Vp, rows = 1;

@@ -42,7 +42,7 @@ static inline bool kill_save(KillWorld *w, bool background, bool best) {
   const bool whole = saver_finish(&w->saver, &w->log);
   return begun && whole;
 }
-// Weights, moments and the step's state of all ranks in one number. Collective.
+// Weights, moments and the step's state of all ranks in one number. All ranks call it.
 static inline uint64_t kill_state_hash(Trainer *t) {
   Fsdp *f = t->fsdp;
   uint64_t h = 14695981039346656037ull;
@@ -57,7 +57,7 @@ static inline uint64_t kill_state_hash(Trainer *t) {
   const double rest[] = {(double)s->updates, (double)s->good_steps, s->loss_scale, s->beta1_power, s->beta2_power};
   return fnv_bytes(h, rest, sizeof rest);
 }
-// Loads a checkpoint as a resumed run does. Collective; a checkpoint that cannot be loaded ends the test.
+// Loads a checkpoint as a resumed run does. All ranks call it; a checkpoint that cannot be loaded ends the test.
 static inline void kill_load(KillWorld *w, const char *directory) {
   Start s = {};
   Error error = {};
@@ -339,7 +339,8 @@ static inline void kill_best(const char *ckpt, char name[32]) {
   for (int i = count - 1; i >= 0; i--) if (list[i].best && list[i].serial >= 0) snprintf(name, 32, "%s", list[i].name);
   free(list);
 }
-// Every kind of copy is resumed: the newest loads to the bit, and the next save there works and sweeps. Collective.
+// Every kind of copy is resumed: the newest loads to the bit, and the next save there works and sweeps. All ranks call
+// it.
 static inline void kill_continue(KillWorld *w, const char *copies, KillView *views, int kinds, const char *what,
                                  const uint64_t *known, const uint64_t *states, int knowns) {
   const Saver saver = w->saver;
@@ -388,7 +389,7 @@ static inline void kill_continue(KillWorld *w, const char *copies, KillView *vie
   w->saver = saver;
 }
 
-// One scene: the recorded save, and its check. Collective.
+// One scene: the recorded save, and its check. All ranks call it.
 static inline void kill_scene(KillWorld *w, const KillScene *scene, uint64_t *known, uint64_t *states, int *knowns) {
   KillPlan plan = {};
   KillPath newest;
@@ -891,14 +892,14 @@ static inline void kill_damage_close(KillDamage *d) {
   tensor_map_free(&d->map);
   kill_world_close(&d->w);
 }
-// This rank's error when the tensors are loaded. Collective.
+// This rank's error when the tensors are loaded. All ranks call it.
 static inline void kill_load_tensors(KillDamage *d, Error *error) {
   StoreLoad l = {};
   l.map = &d->map;
   l.checksums = d->checksums;
   store_load(d->w.t.run.store, l, STATES_ALL, error, log_load_progress);
 }
-// The ranks that reject, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
+// The ranks that reject, one bit each, if a rank's error names the file, a tensor and `reason`. All ranks call it.
 static inline int kill_rejections(KillDamage *d, int file, const char *reason, const char *what) {
   Error error;
   int mine, all = 0;

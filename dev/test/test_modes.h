@@ -310,7 +310,7 @@ static inline void mode_expect_frozen(Fsdp *f, const char *what) {
     EXPECT(!fsdp_grad(f, p).data && !c->has_master, "%s: %s is frozen and has a gradient or a master", what, q->name);
   }
 }
-// Runs a row over `comm`, whose size is its number of ranks. Collective.
+// Runs a row over `comm`, whose size is its number of ranks. All ranks call it.
 static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const Corpus *corpus, MPI_Comm comm) {
   static Trainer t;
   static Options o;
@@ -352,7 +352,7 @@ static inline int mode_reference_of(ModeReference *refs, int *count, const Cover
   if (i == *count) refs[(*count)++] = ModeReference{plain, mode_microbatches(r), {}};
   return i;
 }
-// Fills refs[from, to): those of one rank are divided among the ranks. Collective.
+// Fills refs[from, to): those of one rank are divided among the ranks. All ranks call it.
 static inline void mode_references(ModeReference *refs, int from, int to, const Corpus *corpus) {
   int rank, N;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -942,7 +942,7 @@ static inline void sums_corpus(Corpus *c) {
   int32_t *tokens = (int32_t *)c->split[SPLIT_TRAIN].tokens;
   for (int i = 0; i < SUMS_M * 7 + 1; i++) tokens[i] = (37 * i + i / 101 * 5) % 101;
 }
-// All parameters' gradients one after the other, as read by fsdp_read_param. Returns their number. Collective.
+// All parameters' gradients one after the other, as read by fsdp_read_param. Returns their number. All ranks call it.
 static inline int64_t sums_read(Fsdp *f, float *to) {
   int64_t n = 0;
   for (int p = 0; p < f->lay.params; p++) {

@@ -164,7 +164,7 @@ TEST(muon_says_which_parameters_it_has,
 }
 
 // ================================================================================================ 2 arithmetic
-// Values of all parameters in a state, one after the other. Collective.
+// Values of all parameters in a state, one after the other. All ranks call it.
 static inline float *muon_read(Fsdp *f, ShardState state) {
   int64_t n = 0;
   for (int p = 0; p < f->lay.params; p++) n += f->lay.param[p].numel_padded;

@@ -107,7 +107,7 @@ static inline NotFinite nan_find_only(Trainer *t) {
          "%g", nan_in.scale, t->before.loss_scale);
   return found;
 }
-// Puts a value into element `at` of parameter p on whoever has it. Collective.
+// Puts a value into element `at` of parameter p on whoever has it. All ranks call it.
 static inline void nan_into_parameter(Fsdp *f, int p, int64_t at, float value) {
   float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
   fsdp_read_param(f, STATE_MASTER, p, full);

@@ -84,7 +84,7 @@ bool options_read_config(Options *o, Error *error);
 // Adds to an error which of the options that it names come from the file of --config, since they are not on the command
 // line.
 void config_name_source(const Options *o, Error *error);
-// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
+// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. All ranks call it.
 void take_config(Options *o, MPI_Comm comm);
 
 // ---- param_groups.h -------------------------------------------------------------------------------------------------

@@ -408,7 +408,7 @@ void log_not_finite(Log *log, const RunView *run, bool left_out, const char *mem
           left_out ? "true" : "false", members);
   log_flush(log, run);
 }
-// Ends a trace, if there is one, and reports what communication is exposed. Collective.
+// Ends a trace, if there is one, and reports what communication is exposed. All ranks call it.
 static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   Error error = {};

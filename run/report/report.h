@@ -120,7 +120,7 @@ void report_chats(const Corpus *c, int64_t count, FILE *json);
 // continue with the terminal alone.
 Log *log_open(const RunView *run, bool append, const char *from, Error *error);
 // Called before and after each step: writes its record and, if due, the progress line. log_steps_end: called after the
-// last step. Collective if steps are traced.
+// last step. If steps are traced, all ranks call it.
 void log_step_begin(Log *log, const RunView *run);
 void log_step(Log *log, const RunView *run, const StepResult *r);
 void log_steps_end(Log *log, const RunView *run);

@@ -377,7 +377,7 @@ static inline void trace_note(const Note *n) {
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
 // Measures how far each rank's clock is ahead of rank 0's; rank 0 gets the result, in clock[world]. now: reads this
-// rank's clock, in ns. like: NULL, or for each rank the lowest rank that has the same clock. Collective over comm.
+// rank's clock, in ns. like: NULL, or for each rank the lowest rank that has the same clock. All ranks of comm call it.
 enum { TRACE_PINGS = 64, TRACE_TAG = 0x7a3 };
 static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const int *like) {
   int rank, world;
@@ -496,7 +496,7 @@ void trace_replayed() {
 static bool trace_wants(const Trace *x, int64_t step) {
   return x->path[0] && !x->done && step + 1 - x->from >= x->first && step + 1 - x->from <= x->last;
 }
-// Replaces the op tables of c and f, and has f's notes. Collective before the first traced step.
+// Replaces the op tables of c and f, and has f's notes. All ranks call it before the first traced step.
 static void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   if (!x->event) {
     trace_lay(x);

@@ -126,7 +126,7 @@ struct TraceFound {
   double total_ms;
 };
 // Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays are valid as long as x. False: no step
-// was traced, or the trace has ended before. One line in `error` on rank 0 if the file cannot be written. Collective.
+// was traced, or the trace has ended before. One line in `error` on rank 0 if it cannot be written. All ranks call it.
 static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *found, Error *error) {
   if (!x->path[0] || x->done || !x->event) return false;
   x->done = true;
