@@ -486,6 +486,9 @@ static void start_adjust(Start *s, Options *o) {
       start_value(s, &option_specs[OPT_param_dtype], stored, sizeof stored) &&
       start_value(s, &option_specs[OPT_buffer_dtype], computed, sizeof computed) && !strcmp(stored, computed))
     o->buffer_dtype = OPT_buffer_dtype_auto;
+  const OptionId dtype = o->buffer_dtype == OPT_buffer_dtype_auto ? OPT_param_dtype : OPT_buffer_dtype;
+  if (!o->given[OPT_logits_dtype] && o->logits_dtype == OPT_logits_dtype_bf16 && option_dtype(o, dtype) != BF16)
+    o->logits_dtype = OPT_logits_dtype_fp32;
   const bool trains = s->resume && run_trains(o);
   if (trains && o->strategy == OPT_strategy_zero1 && !o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local)
     start_warning(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
@@ -521,6 +524,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
       else if (i == OPT_lora) strcpy(theirs, "0");
       else if (i == OPT_base_dtype) strcpy(theirs, o->lora ? "param" : "auto");
       else if (i == OPT_attention) strcpy(theirs, "mma");           // from a program that had no others
+      else if (i == OPT_logits_dtype) strcpy(theirs, "fp32");       // likewise
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, spec, theirs, sizeof theirs);
     }

@@ -40,7 +40,7 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   memset(t, 0, sizeof *t);
   t->run.opt = &t->opt, t->run.ctx = &t->ctx, t->run.trainer = t;
   t->opt = *o;
-  recompute_choose(&t->opt, device.ops);
+  choose_for_device(&t->opt, device.ops);
   t->model = model_of(&t->opt);
   t->run.model = trainer_figures(t);
   if (device.ops->nccl) t->model.head_chunk_bytes = o->gpu_head_chunk_bytes, t->model.dlogits_apart = true;

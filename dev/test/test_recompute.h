@@ -21,8 +21,9 @@ TEST(recompute_levels_of_blocks,
   }
 }
 
-TEST(recompute_auto_depends_on_the_device,
-     "auto, which is the default, becomes norm on a CPU and none on a GPU; an explicit level stays") {
+TEST(recompute_and_logits_auto_depend_on_the_device,
+     "auto, which is the default, becomes norm on a CPU and none on a GPU; logits are in bf16 on a GPU where "
+     "activations are and the loss is of tokens; what is given stays") {
   Ops gpu = *cpu_tables[0].ops;
   Collectives nccl = {};
   gpu.nccl = &nccl;
@@ -31,13 +32,26 @@ TEST(recompute_auto_depends_on_the_device,
   for (const auto &k : table) for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
     Options o;
     test_options(&o, 1, "--n_layer 3 %s", k.text);
-    recompute_choose(&o, on_gpu ? &gpu : cpu_tables[0].ops);
+    choose_for_device(&o, on_gpu ? &gpu : cpu_tables[0].ops);
     const char *want = on_gpu ? k.gpu : k.cpu;
     const Model m = model_of(&o);
     EXPECT(!strcmp(o.recompute, want) && !strcmp(recompute_names[m.recompute[2]], want), "'%s' becomes %s, not %s",
            k.text, o.recompute, want);
     EXPECT(o.recompute_auto == (strcmp(want, "mlp") != 0), "'%s' is%s said to have been chosen", k.text,
            o.recompute_auto ? "" : " not");
+  }
+  static const struct { const char *text; bool cpu, gpu; } logits[] = {
+      {"", false, false}, {"--param_dtype bf16", false, true}, {"--buffer_dtype bf16", false, true},
+      {"--dtype fp16", false, false}, {"--dtype bf16 --buffer_dtype fp32", false, false},
+      {"--dtype bf16 --logits_dtype fp32", false, false}, {"--dtype bf16 --logits_dtype bf16", true, true},
+      {"--dtype bf16 --loss dpo --lora 2", false, false}};
+  for (const auto &k : logits) for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+    Options o;
+    test_options(&o, 1, "%s", k.text);
+    choose_for_device(&o, on_gpu ? &gpu : cpu_tables[0].ops);
+    const Dtype dtype = model_of(&o).logits_dtype;
+    EXPECT((dtype == BF16) == (on_gpu ? k.gpu : k.cpu) && o.logits_dtype != OPT_logits_dtype_auto,
+           "'%s' on a %s: logits in %s", k.text, on_gpu ? "GPU" : "CPU", dtype_name(dtype));
   }
 }
 

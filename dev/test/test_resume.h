@@ -205,19 +205,32 @@ TEST(resume_keeps_the_heads_chunks,
     start_free(&start);
   }
 }
-TEST(resume_keeps_the_attention,
-     "a checkpoint of a program that had no --attention means mma, one that has it means what it says") {
+TEST(resume_keeps_the_attention_and_the_logits,
+     "a checkpoint of a program without --attention and --logits_dtype means mma and fp32, one with them what it says; "
+     "logits that were in bf16 with activations in bf16 follow those to fp32") {
   Options saved, o;
   Start start;
   Error error = {};
-  test_options(&saved, 1, "--max_steps 1");
+  test_options(&saved, 1, "--max_steps 1 --param_dtype bf16 --logits_dtype bf16");
   for (bool old : {false, true}) {
     option_start(&start, &saved, true);
-    if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");
+    for (const char *name : {"attention", "logits_dtype"})
+      if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), name);
     options_default(&o, &trainer_table);
     EXPECT(start_options(&start, &o, &error), "%s", error.text);
-    EXPECT(o.attention == (old ? OPT_attention_mma : OPT_attention_auto), "%s checkpoint: %d", old ? "an old" : "a",
-           (int)o.attention);
+    EXPECT(o.attention == (old ? OPT_attention_mma : OPT_attention_auto) &&
+           o.logits_dtype == (old ? OPT_logits_dtype_fp32 : OPT_logits_dtype_bf16), "%s checkpoint: %s, logits %s",
+           old ? "an old" : "a", option_word(&o, OPT_attention), option_word(&o, OPT_logits_dtype));
+    start_free(&start);
+  }
+  for (const char *dtype : {"fp32", "bf16"}) {
+    option_start(&start, &saved, true);
+    options_default(&o, &trainer_table);
+    EXPECT(option_set(&o, OPT_param_dtype, dtype, &error), "%s", error.text);
+    EXPECT(start_options(&start, &o, &error) && options_resolve(&o, 1, 1, &error), "%s", error.text);
+    choose_for_device(&o, cpu_tables[0].ops);
+    EXPECT(!strcmp(option_word(&o, OPT_logits_dtype), dtype), "--param_dtype %s: logits %s", dtype,
+           option_word(&o, OPT_logits_dtype));
     start_free(&start);
   }
 }

@@ -182,7 +182,8 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(param_dtype, fp32, (fp32, bf16, fp16), TAKES, "stored and gathered parameters; masters are fp32") \
   CHOICE(reduce_dtype, fp32, (fp32, bf16, fp16), TAKES, "communicated gradients; they are added up in fp32") \
   CHOICE(buffer_dtype, auto, (auto, fp32, bf16, fp16), TAKES, "activations and GEMM inputs (auto: param_dtype)") \
-  CHOICE(logits_dtype, fp32, (fp32, bf16), STEP, "logits in training; bf16: half as large, if buffer_dtype is bf16") \
+  CHOICE(logits_dtype, auto, (auto, fp32, bf16), STEP, \
+      "in training; auto: bf16 on GPUs with --buffer_dtype bf16 and --loss tokens") \
   ENUM(fp8, Fp8, FP8_OFF, ((off, FP8_OFF), (gather, FP8_GATHER), (matmul, FP8_MATMUL)), \
       TAKES, "gather blocks' matrices in E4M3; matmul: multiply in it too") \
   NUM(loss_scale, 0.0, 0.0, 1e9, TAKES, "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \

@@ -107,9 +107,9 @@ void options_of_shape(Options *o, const ModelShape *s);
 // matrix multiply; all the rest, so that only the residual stream entering the block is kept (Chen et al. 2016).
 enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
 Dtype option_dtype(const Options *o, OptionId id);                // of one of the --*_dtype
-// --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
-// results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
-void recompute_choose(Options *o, const Ops *ops);
+// What is auto and depends on the device: --recompute becomes a level (on a CPU, recomputing LayerNorms and GELUs takes
+// no longer than reading their results: dev/results/2026-11-22-recompute.md), --logits_dtype a dtype.
+void choose_for_device(Options *o, const Ops *ops);
 // Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
 // entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
 // everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.

@@ -64,9 +64,11 @@ static int reshard_of(const Options *o) {
   if (!strcmp(text, "off")) return 0;
   return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
 }
-void recompute_choose(Options *o, const Ops *ops) {
+void choose_for_device(Options *o, const Ops *ops) {
   o->recompute_auto = !strcmp(o->recompute, "auto");
   if (o->recompute_auto) strcpy(o->recompute, recompute_names[ops->nccl ? RECOMPUTE_NONE : RECOMPUTE_NORM]);
+  const bool half = ops->nccl && o->buffer_dtype == OPT_buffer_dtype_bf16 && o->loss == PREFERENCE_NONE;
+  if (o->logits_dtype == OPT_logits_dtype_auto) o->logits_dtype = half ? OPT_logits_dtype_bf16 : OPT_logits_dtype_fp32;
 }
 bool recompute_parse(const Options *o, Recompute *level, Error *error) {
   int64_t at = 0, count;
