@@ -158,6 +158,7 @@ M_neon_bf16 := -march=armv8.2-a+bf16
 FAMILIES := device norms pointwise loss matmul attention optimizer blocks
 FAMILIES_amx := device matmul attention
 FAMILIES_amx_emulated := $(FAMILIES_amx)
+FAMILIES_CUDA := $(FAMILIES) wgmma
 families = $(or $(FAMILIES_$1),$(FAMILIES))
 family = -DONE_FAMILY -DFAMILY_$1=1
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cpu_$i.$f := $(COMMON) -O3 -Wno-psabi \
@@ -188,7 +189,6 @@ NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
 # Kernels that ask for instructions of later architectures have PTX of each, others of one or two (dev/configure.sh).
 archs = $(or $(if $(filter device loss wgmma,$1),,$(if $(filter attention norms blocks,$1),$(ARCHS_TWO),$(ARCHS_ONE))),$(ARCHS))
-FAMILIES_CUDA := $(FAMILIES) wgmma
 $(foreach f,$(FAMILIES_CUDA),$(eval cmd_cuda.$f := $(NVCC_COMMAND) $(call archs,$f) \
   $(call family,$f) --threads 0 $(NVCCFLAGS)) $(eval src_cuda.$f := kernels/cuda/cuda.cu))
 CUDA_OBJECTS := $(FAMILIES_CUDA:%=$(B)/cuda.%.o)
@@ -196,8 +196,8 @@ OBJECTS := $(CUDA_OBJECTS) $(OBJECTS)
 LIBS += $(CUDA_LIBS)
 endif
 EMULATED_FLAGS := $(if $(ARM),,-mfma -mf16c) -DCUDA_EMULATED -Idev/cuda_emu
-cmd_cuda_emulated := $(COMMON) -O3 $(EMULATED_FLAGS) $(SANITIZE) $(CXXFLAGS)
-src_cuda_emulated := dev/cuda_emu/emu.cc
+$(foreach f,$(FAMILIES_CUDA),$(eval cmd_cuda_emulated.$f := $(COMMON) -O3 $(EMULATED_FLAGS) $(call family,$f) $(SANITIZE) \
+  $(CXXFLAGS)) $(eval src_cuda_emulated.$f := dev/cuda_emu/emu.cc) $(eval EMULATED += cuda_emulated.$f))
 cmd_check-headers := $(COMMON) -Wno-unused -fsyntax-only -x c++
 alone_header = $(1:$(firstword $(subst /, ,$1))/%=%)
 cmd_link := $(CXX) $(SANITIZE) $(LDFLAGS)
@@ -226,15 +226,15 @@ $(TRAINER): $(B)/train_gpt_fsdp.o $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OB
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
-$(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/cuda_emulated.o $(B)/link.cmd \
-  $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED)))
+$(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/link.cmd \
+  $(patsubst %,$(B)/%.o,$(EMULATED) $(call cpu_objects,$(ISAS_TESTED)))
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
 $(B)/chat.o $(B)/test_data.o $(B)/fuzz.o: $(wildcard data/chat/templates/*.jinja)
 # An earlier build directory may name sources that are elsewhere now.
 kernels/%.cc kernels/%.cu: ;
 
-CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
+CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) $(EMULATED)
 check-symbols: $(CHECKED:%=$(B)/%.o) $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@dev/check_exports.sh $(B) $(CHECKED)

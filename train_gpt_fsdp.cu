@@ -15,7 +15,7 @@
 // saves is in run/, and so is the one table of options (run/options/option_table.h). trainer/open.h gives a trainer its
 // memory. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
-#include "kernels/ops.h"
+#include "kernels/ops_all.h"
 #include "kernels/preference.cuh"
 #include "kernels/random.h"
 #include "fsdp.h"

@@ -54,7 +54,7 @@ static OpRow *op_row(const OpTouch *o, const OpKind *kind) {
   const bool pieces = kind->part == STEP_OPTIMIZER || o->op >= OP_COPY || o->op == OP_convert ||
                       o->op == OP_accumulate || o->op == OP_param_from_master;
   char name[sizeof(OpRow::name)];
-  int n = snprintf(name, sizeof name, "%s", op_words[o->op]);
+  int n = snprintf(name, sizeof name, "%s", op_word(o->op));
   const Tensor t = o->args ? o->arg[0].t : Tensor{};
   for (int i = 0; i < t.ndim && !pieces; i++)
     n += snprintf(name + n, sizeof name - (size_t)n, "%s%lld", i ? "," : " ", (long long)t.shape[i]);

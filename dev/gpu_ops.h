@@ -6,7 +6,7 @@
 // and document of T tokens forward 2 T^2 hs, two products of half a square, and backward five, 5 T^2 hs, however many
 // the kernels compute. GB/s count every operand once, read or written.
 #pragma once
-#include "kernels/ops.h"
+#include "kernels/ops_all.h"
 
 enum { GPU_SAMPLES = 21, GPU_CALLS = 4, GPU_TENSORS = 24 };
 struct GpuOps { Ctx c; int64_t *clock; struct { void *data; size_t bytes; } taken[GPU_TENSORS]; int count; };

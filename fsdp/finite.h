@@ -6,6 +6,7 @@
 #pragma once
 #include "types.h"
 #include "gather.h"
+#include "kernels/ops_loss.h"
 
 static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
   if (dtype == F32) return ((const float *)data)[i];
@@ -15,7 +16,7 @@ static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
 static inline bool finite_is(Ctx *c, float *scratch, Tensor t) {
   float largest = 0;
   c->ops->zero(c, scratch, sizeof(float));
-  c->ops->absmax(c, tensor_of(scratch, F32, 1), reshaped(t, numel(t)));
+  c->ops->loss->absmax(c, tensor_of(scratch, F32, 1), reshaped(t, numel(t)));
   c->ops->copy(c, &largest, scratch, sizeof largest);
   c->ops->sync(c);
   return isfinite(largest);
@@ -32,7 +33,7 @@ static inline void finite_look(Ctx *c, Finite *x, const OpTouch *o, bool before)
     void *host = malloc(bytes);
     c->ops->copy(c, host, a->t.data, bytes);
     c->ops->sync(c);
-    x->found = true, x->read = before, x->op = op_words[o->op], x->name = a->name, x->t = a->t;
+    x->found = true, x->read = before, x->op = op_word(o->op), x->name = a->name, x->t = a->t;
     for (int64_t k = numel(a->t) - 1; k >= 0; k--) {
       const float value = finite_element(host, a->t.dtype, k);
       if (isfinite(value)) continue;

@@ -3,6 +3,10 @@
 #pragma once
 #include "types.h"
 #include "reduce.h"
+#include "kernels/ops_blocks.h"
+#include "kernels/ops_loss.h"
+#include "kernels/ops_optimizer.h"
+#include "kernels/ops_pointwise.h"
 
 void fsdp_gather(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);

@@ -9,6 +9,8 @@
 #include "types.h"
 #include "sharded_state.h"
 #include "kernels/norm.h"
+#include "kernels/ops_optimizer.h"
+#include "kernels/ops_pointwise.h"
 
 // The sums of squares that are kept for each unit.
 enum LayerSum { LAYER_GRADIENT, LAYER_CHANGE, LAYER_WEIGHTS };

@@ -30,13 +30,13 @@ static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bo
 }
 // Where the parts of a step begin: a new one where an op of it comes after one of another part.
 static inline void memory_map_turns(FILE *f, const Record *r) {
-  static const struct { OpNumber op; const char *words; } turns[] = {
-      {OP_embedding_forward, "forward"}, {OP_cross_entropy_forward_backward, "backward"},
-      {OP_norm_accumulate, "update"}};
+  static const struct { const char *op, *words; } turns[] = {
+      {"embedding_forward", "forward"}, {"cross_entropy_forward_backward", "backward"}, {"norm_accumulate", "update"}};
   const char *now = "";
   for (int i = 0; i < r->count; i++)
     for (const auto &turn : turns) {
-      if (r->entry[i].kind != RECORD_ACCESS || r->entry[i].op != turn.op || !strcmp(now, turn.words)) continue;
+      if (r->entry[i].kind != RECORD_ACCESS || strcmp(op_word((int)r->entry[i].op), turn.op)) continue;
+      if (!strcmp(now, turn.words)) continue;
       fprintf(f, "%s[\"%s\",%d]", now[0] ? "," : "", turn.words, i);
       now = turn.words;
     }

@@ -73,11 +73,11 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
     const Access w = x->access[i], other = x->access[j];
     if (i == j || !accesses_overlap(w, other) || touch_allows(x, w, other) || touch_allows(x, other, w) || r->error[0])
       continue;
-    snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", op_words[x->op],
+    snprintf(r->error, sizeof r->error, "%s, call %d, writes argument %d over argument %d", op_word(x->op),
              r->calls, i, j);
   }
   if (x->workspace && !c->workspace && !r->error[0])
-    snprintf(r->error, sizeof r->error, "%s, call %d, uses the workspace, but its stream has none", op_words[x->op],
+    snprintf(r->error, sizeof r->error, "%s, call %d, uses the workspace, but its stream has none", op_word(x->op),
              r->calls);
   // Reads come before writes, because a call may write what it reads.
   for (int written = 0; written < 2; written++)

@@ -11,6 +11,7 @@
 #pragma once
 #include "types.h"
 #include "transport_plan.h"
+#include "kernels/ops_pointwise.h"
 
 // The span of the j-th round of a reduction of stage s: part of one of the stage's units.
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {

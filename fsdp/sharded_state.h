@@ -7,6 +7,9 @@
 #pragma once
 #include "types.h"
 #include "gather.h"
+#include "kernels/ops_loss.h"
+#include "kernels/ops_optimizer.h"
+#include "kernels/ops_pointwise.h"
 
 // The context that the optimizer runs in: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }

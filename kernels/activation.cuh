@@ -21,19 +21,19 @@ static inline void activation_check(const char *op, Tensor out, Tensor in) {
 // Overwrites out, which may be the memory of `in`.
 void activation_forward(Ctx *c, Tensor out, Tensor in, Activation kind) {
   activation_check("activation_forward", out, in);
-  CALL_OP(c, activation_forward, out, in, kind);
+  CALL_OP(c, pointwise, activation_forward, out, in, kind);
 }
 // in: what forward read. Overwrites din, which may be the memory of dout.
 void activation_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind) {
   activation_check("activation_backward", din, in);
   activation_check("activation_backward", din, dout);
-  CALL_OP(c, activation_backward, din, dout, in, kind);
+  CALL_OP(c, pointwise, activation_backward, din, dout, in, kind);
 }
 // in (R,2F), a row its gate and then up; overwrites out (R,F).
 void swiglu_forward(Ctx *c, Tensor out, Tensor in, Activation kind) {
   CHECK_SHAPE(in, out.shape[0], 2 * out.shape[1]);
   CHECK_DTYPE(in, out.dtype);
-  CALL_OP(c, swiglu_forward, out, in, kind);
+  CALL_OP(c, pointwise, swiglu_forward, out, in, kind);
 }
 // Overwrites din (R,2F) from dout (R,F) and in, which forward read.
 void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind) {
@@ -41,7 +41,7 @@ void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind
   CHECK_SHAPE(in, dout.shape[0], 2 * dout.shape[1]);
   CHECK_DTYPE(din, dout.dtype);
   CHECK_DTYPE(in, dout.dtype);
-  CALL_OP(c, swiglu_backward, din, dout, in, kind);
+  CALL_OP(c, pointwise, swiglu_backward, din, dout, in, kind);
 }
 #endif
 

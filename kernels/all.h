@@ -11,6 +11,7 @@
 #include "layernorm_cuda.cuh"
 #include "rope_cuda.cuh"
 #endif
+FAMILY_OPS(norms, NormsOps)
 #endif
 #if FAMILY(pointwise)
 #include "gelu.cuh"
@@ -18,11 +19,13 @@
 #include "softcap.cuh"
 #include "lora.cuh"
 #include "elementwise.cuh"
+FAMILY_OPS(pointwise, PointwiseOps)
 #endif
 #if FAMILY(loss)
 #include "cross_entropy.cuh"
 #include "preference.cuh"
 #include "fp8.cuh"
+FAMILY_OPS(loss, LossOps)
 #endif
 #if FAMILY(matmul)
 #include "matmul.cuh"
@@ -31,6 +34,7 @@
 #include "matmul_cuda.cuh"
 #include "muon_cuda.cuh"
 #endif
+FAMILY_OPS(matmul, MatmulOps)
 #endif
 #if FAMILY(attention)
 #include "attention.cuh"
@@ -39,6 +43,7 @@
 #if PART_CUDA
 #include "attention_cuda.cuh"
 #endif
+FAMILY_OPS(attention, AttentionOps)
 #endif
 #if PART_CUDA && FAMILY(wgmma) // what only Hopper has
 #include "attention_wgmma.cuh"
@@ -50,8 +55,10 @@
 #if PART_CUDA
 #include "optimizer_cuda.cuh"
 #endif
+FAMILY_OPS(optimizer, OptimizerOps)
 #endif
 #if FAMILY(blocks)
 #include "blocks.cuh"
 #include "matmul_blocks.cuh"
+FAMILY_OPS(blocks, BlocksOps)
 #endif

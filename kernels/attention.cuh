@@ -25,7 +25,7 @@
 // whole outputs, never into parts of a sum: (sequence, head, run of query tiles) in forward, (sequence, head of k and
 // v) in backward.
 #pragma once
-#include "ops.h"
+#include "ops_attention.h"
 #if PART_LAUNCHERS
 static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv, int n_head) {
   const int64_t C = out.shape[2], kv = n_head > 0 && C % n_head == 0 ? attention_kv_heads(out, qkv, n_head) : 0;
@@ -49,7 +49,7 @@ void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, D
   CHECK_DTYPE(lse, F32);
   CHECK_DTYPE(qkv, out.dtype);
   starts_check(starts, B, T);
-  CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop, starts);
+  CALL_OP(c, attention, attention_forward, out, lse, qkv, n_head, drop, starts);
 }
 
 // dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv, the same drop and starts;
@@ -70,7 +70,7 @@ void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
   CHECK_DTYPE(dout, out.dtype);
   CHECK_DTYPE(dqkv, out.dtype);
   starts_check(starts, B, T);
-  CALL_OP(c, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop, starts);
+  CALL_OP(c, attention, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop, starts);
 }
 #endif
 
@@ -94,7 +94,7 @@ static void attention_check_workspace(const Ctx *c, Tensor out, Tensor qkv, int 
   CHECK(c->workspace_bytes >= need, "attention_%s: workspace of %zu bytes, needs %zu",
         backward ? "backward" : "forward", c->workspace_bytes, need);
 }
-size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const AttentionShape s = attention_shape_of(q.seq_len, query_head_size(&q), q.n_head, query_kv_heads(&q));
   const size_t forward = attention_thread_bytes(&s, q.dtype, false);
   const size_t backward = attention_thread_bytes(&s, q.dtype, true);

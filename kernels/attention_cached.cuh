@@ -24,7 +24,7 @@ static inline void cache_check(Tensor cache, Tensor qkv, int64_t kv_columns, Ten
 // Overwrites the rows of `cache` of the tokens of qkv. Their positions must be below P.
 void cache_store(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   cache_check(cache, qkv, cache.shape[2], starts);
-  CALL_OP(c, cache_store, cache, qkv, starts);
+  CALL_OP(c, attention, cache_store, cache, qkv, starts);
 }
 // Overwrites out. The tokens' own k and v must be in the cache already. window 0: tokens attend to all keys.
 void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
@@ -33,7 +33,7 @@ void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, 
   cache_check(cache, qkv, qkv.shape[2] - out.shape[2], starts);
   CHECK_SHAPE(out, qkv.shape[0], 1, out.shape[2]);
   CHECK_DTYPE(out, qkv.dtype);
-  CALL_OP(c, attention_cached, out, cache, qkv, n_head, starts, window);
+  CALL_OP(c, attention, attention_cached, out, cache, qkv, n_head, starts, window);
 }
 #endif
 

@@ -1,7 +1,7 @@
 // attention_fp32.cuh: attention on the CPU in fp32 arithmetic, for tensors of every dtype, and parts that
 // attention_bf16.cuh also uses: shapes, heads, dropout, packing. Formulas and interface are in attention.cuh.
 #pragma once
-#include "ops.h"
+#include "ops_attention.h"
 #include <float.h>
 #include "random.h"
 #include "formulas.cuh"

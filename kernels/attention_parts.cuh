@@ -104,8 +104,8 @@ static inline dim3 attention_grid(const AttentionShape &s, int64_t B, int heads,
 static inline int attention_shared_heads(const AttentionShape &s) { return s.n_head / s.group; }
 // The kernels of attention_wgmma.cuh, an object of their own (all.h): instructions that sm_90a alone has.
 #define X(T) \
-  IMPL(attention_forward_wgmma, , void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B)) \
-  IMPL(attention_backward_wgmma, , \
+  IMPL(attention_forward_wgmma_##T, , void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B)) \
+  IMPL(attention_backward_wgmma_##T, , \
        void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B))
 X(bf16) X(fp16)
 #undef X

@@ -5,6 +5,7 @@
 //
 // out (n), fp32, bf16 or fp16, on CUDA aligned to 16 bytes; in: the n / values blocks, as bytes, or n numbers of fp16.
 #pragma once
+#include "ops_blocks.h"
 #include "master.cuh"
 
 #if PART_LAUNCHERS
@@ -15,7 +16,7 @@ void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
   CHECK((block_values(type) > 1 || type == BLOCK_F16) && numel(out) % block_values(type) == 0 &&
         numel(in) == blocks_bytes(type, numel(out)), "blocks_expand: %lld bytes of type %d to %lld elements",
         (long long)numel(in), type, (long long)numel(out));
-  CALL_OP(c, blocks_expand, out, in, type);
+  CALL_OP(c, blocks, blocks_expand, out, in, type);
 }
 #endif
 

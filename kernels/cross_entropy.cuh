@@ -18,7 +18,7 @@
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
 #pragma once
-#include "ops.h"
+#include "ops_loss.h"
 #include "formulas.cuh"
 
 static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
@@ -38,7 +38,7 @@ void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits,
   CHECK_DTYPE(targets, I32);
   CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward: vocabulary %lld of %lld columns", (long long)vocab,
         (long long)Vp);
-  CALL_OP(c, cross_entropy_forward, losses, correct, logits, targets, vocab);
+  CALL_OP(c, loss, cross_entropy_forward, losses, correct, logits, targets, vocab);
 }
 
 // Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
@@ -62,8 +62,9 @@ void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tenso
         dtype_name(dlogits.dtype), (long long)before);
   for (int64_t at = 0, n = R; at < R; at += n) {
     n = in_turn && at + 1 < R - at ? at + 1 : R - at;
-    CALL_OP(c, cross_entropy_forward_backward, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
-            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale, softcap,
+    CALL_OP(c, loss, cross_entropy_forward_backward, tensor_of((float *)losses.data + at, F32, n),
+            rows_of(dlogits, at, n), rows_of(logits, at, n),
+            tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale, softcap,
             weights.data ? tensor_of((float *)weights.data + at, F32, n) : weights);
   }
 }
@@ -79,7 +80,7 @@ static int64_t cross_entropy_kept(int64_t Vp) { return (Vp + cross_entropy_piece
 static size_t cross_entropy_kept_bytes(const Ctx *c, int64_t Vp) {
   return (size_t)c->threads * (size_t)cross_entropy_kept(Vp) * sizeof(float);
 }
-size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+static size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   return cross_entropy_kept_bytes(c, q.vocab_padded);
 }
 

@@ -11,7 +11,7 @@
 // Muller 1958: r = sqrt(-2 ln u), u = (w0 / 2^9 + 1/2) 2^-23, and r cos(2 pi t), r sin(2 pi t), t = (w1 / 2^8) 2^-24.
 // |z| <= sqrt(48 ln 2) = 5.77. fp32 with our own ln and sin: the same bits on every machine.
 #pragma once
-#include "ops.h"
+#include "ops_pointwise.h"
 #include "flat.cuh"
 #if PART_LAUNCHERS
 // Overwrites out. in may be out when the dtypes are equal.
@@ -19,7 +19,7 @@ void convert(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "convert: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(dtype_floats(out.dtype) && dtype_floats(in.dtype), "convert: from %s to %s", dtype_name(in.dtype),
         dtype_name(out.dtype));
-  CALL_OP(c, convert, out, in);
+  CALL_OP(c, pointwise, convert, out, in);
 }
 
 // sum fp32; mode says whether it is overwritten or added to. Each summand has sum's number of elements; on a CPU a
@@ -28,20 +28,20 @@ void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   CHECK(in.count > 0 && in.count <= SUMMANDS_MAX, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
   CHECK(dtype_floats(in.dtype), "accumulate: in is %s", dtype_name(in.dtype));
-  CALL_OP(c, accumulate, sum, in, mode);
+  CALL_OP(c, pointwise, accumulate, sum, in, mode);
 }
 
 // Overwrites out, fp32.
 void fill(Ctx *c, Tensor out, float value) {
   CHECK_DTYPE(out, F32);
-  CALL_OP(c, fill, out, value);
+  CALL_OP(c, pointwise, fill, out, value);
 }
 
 // Overwrites out (fp32) with elements offset .. offset + n - 1 of random tensor `tensor`.
 void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   CHECK_DTYPE(out, F32);
   CHECK(offset >= 0, "normal_fill: offset %lld", (long long)offset);
-  CALL_OP(c, normal_fill, out, seed, tensor, offset, std);
+  CALL_OP(c, pointwise, normal_fill, out, seed, tensor, offset, std);
 }
 #endif
 

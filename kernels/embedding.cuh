@@ -12,7 +12,7 @@
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
 #pragma once
-#include "ops.h"
+#include "ops_norms.h"
 #if PART_LAUNCHERS
 // Overwrites out. A token outside [0, Vp) ends the program.
 void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
@@ -30,7 +30,7 @@ void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe
   }
   CHECK_DTYPE(tokens, I32);
   CHECK_DTYPE(wte, out.dtype);
-  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop, starts, scale);
+  CALL_OP(c, norms, embedding_forward, out, tokens, wte, wpe, drop, starts, scale);
 }
 
 // Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
@@ -52,7 +52,7 @@ void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor to
     CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
           (long long)dwpe.shape[0]);
   }
-  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode, starts, scale);
+  CALL_OP(c, norms, embedding_backward, dwte, dwpe, dout, tokens, drop, mode, starts, scale);
 }
 #endif
 

@@ -13,7 +13,7 @@
 //
 // Scales and maxima are fp32 in device memory and are read when the op runs.
 #pragma once
-#include "ops.h"
+#include "ops_loss.h"
 #include "flat.cuh"
 
 // The scale of a tensor whose largest magnitude is a = m 2^e, 1 <= m < 2: 448 = 1.75 2^8, hence 448 / a is in
@@ -44,7 +44,7 @@ void absmax(Ctx *c, Tensor to, Tensor in) {
   CHECK_DTYPE(to, F32);
   CHECK_SHAPE(to, 1);
   CHECK(dtype_floats(in.dtype), "absmax: in is %s", dtype_name(in.dtype));
-  CALL_OP(c, absmax, to, in);
+  CALL_OP(c, loss, absmax, to, in);
 }
 // Overwrites scale (n) from amax (rows, n), both fp32.
 void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
@@ -52,7 +52,7 @@ void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
   CHECK_DTYPE(amax, F32);
   CHECK_SHAPE(amax, amax.shape[0], numel(scale));
   CHECK_SHAPE(scale, amax.shape[1]);
-  CALL_OP(c, fp8_scales, scale, amax);
+  CALL_OP(c, loss, fp8_scales, scale, amax);
 }
 // Overwrites out (n) fp8 from in (n) of a floating dtype. scale (1) is a power of two.
 void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
@@ -61,7 +61,7 @@ void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK_DTYPE(out, F8);
   CHECK_DTYPE(scale, F32);
   CHECK_SHAPE(scale, 1);
-  CALL_OP(c, fp8_encode, out, in, scale);
+  CALL_OP(c, loss, fp8_encode, out, in, scale);
 }
 // Overwrites out (n) of a floating dtype from in (n) fp8.
 void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
@@ -70,7 +70,7 @@ void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK_DTYPE(in, F8);
   CHECK_DTYPE(scale, F32);
   CHECK_SHAPE(scale, 1);
-  CALL_OP(c, fp8_decode, out, in, scale);
+  CALL_OP(c, loss, fp8_decode, out, in, scale);
 }
 // Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K must be multiples of 16, as tensor cores require.
 void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
@@ -89,7 +89,7 @@ void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor w
   CHECK(in.shape[0] % 16 == 0 && weight.shape[0] % 16 == 0 && in.shape[1] % 16 == 0,
         "matmul_forward_fp8: %lldx%lldx%lld, needs multiples of 16", (long long)in.shape[0],
         (long long)weight.shape[0], (long long)in.shape[1]);
-  CALL_OP(c, matmul_forward_fp8, out, in, in_scale, weight, weight_scale, bias);
+  CALL_OP(c, loss, matmul_forward_fp8, out, in, in_scale, weight, weight_scale, bias);
 }
 #endif
 

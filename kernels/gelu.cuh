@@ -7,7 +7,7 @@
 // backward pass can recompute a GELU that the forward pass did not keep. A NaN stays a NaN.
 // The derivative has no separate op: matmul_backward_input multiplies by it.
 #pragma once
-#include "ops.h"
+#include "ops_pointwise.h"
 #include "flat.cuh"
 #if PART_LAUNCHERS
 // Overwrites out, which may be in's own memory, but must not overlap it otherwise.
@@ -15,7 +15,7 @@ void gelu_forward(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "gelu_forward: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(in.dtype != I32, "gelu_forward: in is %s", dtype_name(in.dtype));
   CHECK_DTYPE(out, in.dtype);
-  CALL_OP(c, gelu_forward, out, in);
+  CALL_OP(c, pointwise, gelu_forward, out, in);
 }
 #endif
 

@@ -17,7 +17,7 @@
 // Ba, Kiros, Hinton 2016 (layer normalisation); Zhang and Sennrich 2019 (RMSNorm); Xiong et al. 2020 (its place before
 // the branch).
 #pragma once
-#include "ops.h"
+#include "ops_norms.h"
 
 static const float LAYERNORM_EPS = 1e-5f;
 static const int64_t LAYERNORM_BLOCK_ROWS = 64;
@@ -39,7 +39,7 @@ void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, 
   layernorm_check(in, mean, rstd, weight, bias);
   CHECK_SHAPE(out, in.shape[0], in.shape[1], in.shape[2]);
   CHECK_DTYPE(out, in.dtype);
-  CALL_OP(c, layernorm_forward, out, mean, rstd, in, weight, bias, eps);
+  CALL_OP(c, norms, layernorm_forward, out, mean, rstd, in, weight, bias, eps);
 }
 
 // Overwrites residual, out, mean, rstd. residual may be in's memory or branch's.
@@ -53,7 +53,7 @@ void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor out, Tensor mean
   CHECK_DTYPE(branch, in.dtype);
   CHECK_DTYPE(residual, in.dtype);
   CHECK_DTYPE(out, in.dtype);
-  CALL_OP(c, residual_layernorm_forward, residual, out, mean, rstd, in, branch, weight, bias, eps, drop);
+  CALL_OP(c, norms, residual_layernorm_forward, residual, out, mean, rstd, in, branch, weight, bias, eps, drop);
 }
 
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
@@ -77,7 +77,8 @@ void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight
   } else {
     CHECK(drop.p == 0.0f, "layernorm_backward: dropout %g needs a dbranch of its own", (double)drop.p);
   }
-  CALL_OP(c, layernorm_backward, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop, mode);
+  CALL_OP(c, norms, layernorm_backward, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop,
+          mode);
 }
 #endif
 
@@ -89,7 +90,7 @@ static size_t layernorm_workspace_needed(int64_t rows, int64_t C) {
   int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
   return (size_t)((blocks + 1) * 2 * C) * sizeof(float);
 }
-size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return layernorm_workspace_needed(q.batch * q.seq_len, q.n_embd);
 }
 static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64_t rows, int64_t C) {

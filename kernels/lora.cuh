@@ -13,6 +13,9 @@
 // is rounded once, and nothing is summed.
 #pragma once
 #include "random.h"
+#if PART_LAUNCHERS || PART_CPU || PART_CUDA
+#include "ops_pointwise.h"
+#endif
 #if PART_LAUNCHERS
 static inline int64_t lora_columns(const LoraParts *p) {
   int64_t n = 0;
@@ -28,20 +31,20 @@ static inline void lora_check(const char *op, Tensor spread, Tensor b, const Lor
 void lora_spread(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
   lora_check("lora_spread", out, b, &parts);
   CHECK_DTYPE(out, b.dtype);
-  CALL_OP(c, lora_spread, out, b, parts);
+  CALL_OP(c, pointwise, lora_spread, out, b, parts);
 }
 // dout fp32; db of any floating dtype, fp32 for ADD.
 void lora_collect(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
   lora_check("lora_collect", dout, db, &parts);
   CHECK_DTYPE(dout, F32);
   if (mode == ADD) CHECK_DTYPE(db, F32);
-  CALL_OP(c, lora_collect, db, dout, parts, mode);
+  CALL_OP(c, pointwise, lora_collect, db, dout, parts, mode);
 }
 // Both (B,T,C), which may be one tensor. With drop.p 0 nothing is dropped.
 void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
   CHECK_SHAPE(in, out.shape[0], out.shape[1], out.shape[2]);
   CHECK_DTYPE(in, out.dtype);
-  CALL_OP(c, dropout, out, in, drop, mode);
+  CALL_OP(c, pointwise, dropout, out, in, drop, mode);
 }
 #endif
 

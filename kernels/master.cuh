@@ -22,6 +22,9 @@
 // that changes from step to step. With these dtypes the whole master is stored.
 #pragma once
 #include "ops.h"
+#if FAMILY(optimizer)
+#include "ops_optimizer.h"
+#endif
 #include "flat.cuh"
 
 // ---- one number, the same on every device
@@ -56,7 +59,7 @@ void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor master) {
   master_check("param_from_master", param, master);
   if (low.data) CHECK_DTYPE(low, LOW16);
   if (low.data) master_check("param_from_master", param, low);
-  CALL_OP(c, param_from_master, param, low, master);
+  CALL_OP(c, optimizer, param_from_master, param, low, master);
 }
 // Overwrites master (n) fp32 with the numbers whose halves are param (n) bf16 and low (n) low16.
 void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
@@ -65,7 +68,7 @@ void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
   CHECK(numel(master) == numel(low), "master_from_param: %lld masters of %lld low halves", (long long)numel(master),
         (long long)numel(low));
   master_check("master_from_param", param, low);
-  CALL_OP(c, master_from_param, master, param, low);
+  CALL_OP(c, optimizer, master_from_param, master, param, low);
 }
 #endif
 

@@ -13,8 +13,10 @@
 // once, in fp32; gradients that are added to are fp32. dbias has the same bits with and without dweight. For
 // differences on CUDA see matmul_plans.h (summation order) and matmul_cuda.cuh (GELU').
 #pragma once
-#include "blocks.h"
 #include "ops.h"
+#if FAMILY(matmul)
+#include "ops_matmul.h"
+#endif
 #if PART_LAUNCHERS
 // weight (N,K) of dtype, or q: on a CPU, in rows of whole blocks, N of them at most.
 static inline void matmul_weight_check(const char *op, Ctx *c, Tensor weight, QuantMatrix q, int64_t N, int64_t K,
@@ -41,7 +43,7 @@ void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue
   CHECK(e.mode == OVERWRITE || (!e.bias.data && !e.gelu.data), "%s: a bias or GELU with ADD", __func__);
   if (e.bias.data) { CHECK_SHAPE(e.bias, out.shape[1]); CHECK_DTYPE(e.bias, in.dtype); }
   if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, out.dtype); }
-  CALL_OP(c, matmul_forward, out, in, weight, e, q);
+  CALL_OP(c, matmul, matmul_forward, out, in, weight, e, q);
 }
 // din (M,K) is overwritten.
 void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix q) {
@@ -49,7 +51,7 @@ void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tenso
   matmul_weight_check(__func__, c, weight, q, dout.shape[1], din.shape[1], dout.dtype);
   CHECK_DTYPE(din, dout.dtype);
   if (pre_gelu.data) { CHECK_SHAPE(pre_gelu, din.shape[0], din.shape[1]); CHECK_DTYPE(pre_gelu, dout.dtype); }
-  CALL_OP(c, matmul_backward_input, din, dout, weight, pre_gelu, q);
+  CALL_OP(c, matmul, matmul_backward_input, din, dout, weight, pre_gelu, q);
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
 // dweight there is no matrix multiply, and only the shape of `in` is used.
@@ -63,7 +65,7 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
   if (dweight.data) { CHECK_SHAPE(dweight, N, K); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, N); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
-  CALL_OP(c, matmul_backward_weight, dweight, dbias, dout, in, mode);
+  CALL_OP(c, matmul, matmul_backward_weight, dweight, dbias, dout, in, mode);
 }
 #endif
 
@@ -176,7 +178,7 @@ void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor do
 }
 
 // Packed b: weights of a block or of the head, activations of a batch. In addition about 1.5 MB per thread.
-size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const int64_t widest = query_widest(&q), times = (widest + q.n_embd - 1) / q.n_embd;
   const int64_t rows[] = {widest, q.batch * q.seq_len * times, q.vocab_padded, q.head_rows};
   int64_t largest = 0;

@@ -11,6 +11,7 @@
 // AMX in bf16, where that has tiles' order, they are those of AVX-512 BF16. On CUDA a warp has a row: each lane a chain
 // of every 32nd k, then warp_sum. Either is within K + 6 roundings of fp32 of the sum of |in w|, whatever its order.
 #pragma once
+#include "ops_blocks.h"
 #include "matmul.cuh"
 #include "master.cuh"
 
@@ -30,14 +31,14 @@ void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64
         (long long)weight.shape[0], (long long)first, (long long)out.shape[1]);
   if (out.dtype != F32) CHECK_DTYPE(out, in.dtype);
   if (bias.data) { CHECK_SHAPE(bias, out.shape[1]); CHECK_DTYPE(bias, in.dtype); }
-  CALL_OP(c, matmul_blocks, out, in, weight, type, first, bias);
+  CALL_OP(c, blocks, matmul_blocks, out, in, weight, type, first, bias);
 }
 // Overwrites out (R,K) by rows of weight; ids: R of them. What is multiplied is rounded once more.
 void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   matmul_blocks_check("blocks_rows", weight, type, out.shape[1]);
   CHECK_DTYPE(ids, I32);
   CHECK(numel(ids) == out.shape[0], "blocks_rows: %lld ids, %lld rows", (long long)numel(ids), (long long)out.shape[0]);
-  CALL_OP(c, blocks_rows, out, weight, type, ids, scale);
+  CALL_OP(c, blocks, blocks_rows, out, weight, type, ids, scale);
 }
 #endif
 

@@ -11,6 +11,7 @@
 // two-byte dtypes that is one more rounding than an epilogue, for fp32 none.
 // The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
 #pragma once
+#include "ops_loss.h"
 #include "matmul.cuh"
 #include "gelu.cuh"
 #include "kernels/cuda/lane.cuh"

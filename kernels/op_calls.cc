@@ -1,15 +1,31 @@
-// op_calls.cc: op_calls.h, as one object: the lines of ops.h are expanded here once, for all who want to know what a
-// call touches.
+// op_calls.cc: op_calls.h, as one object: the lines of all families are expanded here once, for all who want to know
+// what a call touches.
 #define PART_LAUNCH 1
 #include "op_calls.h"
+#include "ops_all.h"
+
+// X of every op, with the lists that a macro of OP_FAMILIES makes.
+#define EACH_OP(family, Table, isa) OPS_##family(X)
 
 TouchSink *touch_of_host;
 
+const char *op_word(int op) {
+  switch (op) {
+#define X(op, args, touches) case OP_##op: return #op;
+    OP_FAMILIES(EACH_OP)
+#undef X
+    case OP_COPY: return "copy";
+    case OP_ZERO: return "zero";
+    case OP_GIVE: return "give";
+    case OP_TAKE: return "take";
+    default: return "host";
+  }
+}
 void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;
   for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may be at one place
     if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
-  CHECK(x->count < ACCESSES_MAX, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MAX);
+  CHECK(x->count < ACCESSES_MAX, "%s touches more than %d tensors", op_word(x->op), (int)ACCESSES_MAX);
   x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
 }
 static void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
@@ -17,7 +33,7 @@ static void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes
   x->bytes += (kind == ACCESS_UPDATE ? 2 : 1) * (double)bytes;
 }
 static void touch_tensor(OpTouch *x, const char *name, AccessKind kind, Tensor t) {
-  CHECK(x->args < ARGS_MAX, "%s has more than %d tensors", op_words[x->op], (int)ARGS_MAX);
+  CHECK(x->args < ARGS_MAX, "%s has more than %d tensors", op_word(x->op), (int)ARGS_MAX);
   x->arg[x->args++] = OpArg{name, kind, t};
   if (t.data) touch_bytes(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
 }
@@ -61,7 +77,7 @@ void touch_tell(const Ctx *c, const OpTouch *x) {
     touches \
     touch_tell(c, &touched); \
   }
-OPS(X)
+OP_FAMILIES(EACH_OP)
 #undef X
 #pragma GCC diagnostic pop
 #undef READS
@@ -88,9 +104,13 @@ static void touch_zero(Ctx *c, void *to, size_t bytes) {
   touch(&x, ACCESS_WRITE, to, bytes);
   touch_tell(c, &x);
 }
+#define X(op, args, touches) op##_touches,
+#define TOUCHES(family, Table, isa) static const Table family##_touches = {OPS_##family(X)};
+OP_FAMILIES(TOUCHES)
+#undef X
 void touch_ops(Ops *t) {
-#define X(op, args, touches) t->op = op##_touches;
-  OPS(X)
+#define X(family, Table, isa) t->family = &family##_touches;
+  OP_FAMILIES(X)
 #undef X
   t->copy = touch_copy;
   t->zero = touch_zero;
@@ -98,28 +118,43 @@ void touch_ops(Ops *t) {
 
 // ---- watching a real table ------------------------------------------------------------------------------------------
 struct TouchCopy { TouchSink sink; OpTouch x; };
-template <auto Op> struct Watched;
-template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Watched<Op> {
-  static void call(Ctx *c, P... p) {
-    static const Ops touches = [] { Ops t = {}; touch_ops(&t); return t; }();
-    OpWatch *w = (OpWatch *)c->ops;
-    TouchCopy seen = {{[](TouchSink *to, const Ctx *, const OpTouch *x) { ((TouchCopy *)to)->x = *x; }}, {}};
-    Ctx teller = *c, real = *c;
-    teller.device = &seen.sink;
-    (touches.*Op)(&teller, p...);
-    real.ops = w->real;
-    if (w->before) w->before(w, &real, &seen.x);
-    (w->real->*Op)(&real, p...);
-    if (w->after) w->after(w, &real, &seen.x);
-  }
+// What a watched table does: says what a call touches, then makes it. op_of: that call of a table.
+template <class OpOf, class... P> static void watched(void (*touches)(Ctx *, P...), OpOf op_of, Ctx *c, P... p) {
+  OpWatch *w = (OpWatch *)c->ops;
+  TouchCopy seen = {{[](TouchSink *to, const Ctx *, const OpTouch *x) { ((TouchCopy *)to)->x = *x; }}, {}};
+  Ctx teller = *c, real = *c;
+  teller.device = &seen.sink;
+  touches(&teller, p...);
+  real.ops = w->real;
+  if (w->before) w->before(w, &real, &seen.x);
+  op_of(w->real)(&real, p...);
+  if (w->after) w->after(w, &real, &seen.x);
+}
+template <auto Touches, auto InOps, auto Op> struct Watched;
+template <class... P, void (*Touches)(Ctx *, P...), class T, const T *Ops::*InOps, void (*T::*Op)(Ctx *, P...)>
+struct Watched<Touches, InOps, Op> {
+  static void call(Ctx *c, P... p) { watched(Touches, [](const Ops *t) { return t->*InOps->*Op; }, c, p...); }
 };
 void watch_table(OpWatch *w, const Ops *real) {
   *w = OpWatch{*real, real, NULL, NULL};
-#define X(op, args, touches) w->ops.op = Watched<&Ops::op>::call;
-  OPS(X)
+#define X(op, args, touches) Watched<op##_touches, in_ops, &Table::op>::call,
+#define WATCH(family, Table_, isa) \
+  { \
+    typedef Table_ Table; \
+    constexpr const Table *Ops::*in_ops = &Ops::family; \
+    static const Table table = {OPS_##family(X)}; \
+    w->ops.family = &table; \
+  }
+  OP_FAMILIES(WATCH)
 #undef X
 }
+static void watched_copy(Ctx *c, void *to, const void *from, size_t bytes) {
+  watched(touch_copy, [](const Ops *t) { return t->copy; }, c, to, from, bytes);
+}
+static void watched_zero(Ctx *c, void *to, size_t bytes) {
+  watched(touch_zero, [](const Ops *t) { return t->zero; }, c, to, bytes);
+}
 void watch_copies(OpWatch *w) {
-  w->ops.copy = Watched<&Ops::copy>::call;
-  w->ops.zero = Watched<&Ops::zero>::call;
+  w->ops.copy = watched_copy;
+  w->ops.zero = watched_zero;
 }

@@ -1,4 +1,4 @@
-// op_calls.h: public header of what each call of an op reads and writes, as its line of ops.h says: for all who want to
+// op_calls.h: public header of what each call of an op reads and writes, as its line says (ops.h): for all who want to
 // know, the record and the placement, predictions, the trace, the search for what is not finite.
 #pragma once
 #include "ops.h"
@@ -6,19 +6,17 @@
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
 enum { ACCESSES_MAX = 24, ARGS_MAX = 16, IN_PLACE_MAX = SUMMANDS_MAX };
-#define X(op, args, touches) OP_##op,
-enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
-#undef X
-#define X(op, args, touches) #op,
-static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
-#undef X
+// What is no op, after the numbers that ops have in the headers of their families, of which some are of none.
+enum { OP_COPY = FAMILY_COUNT * OPS_OF_A_FAMILY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
+static_assert(OP_COUNT <= 256, "records and traces keep the number in a byte");
+const char *op_word(int op);                     // "matmul_forward", "copy"
 // A tensor by the name that the line gives it; an absent one has no data.
 struct OpArg { const char *name; AccessKind kind; Tensor t; };
 // What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
 // Those accesses from `context` on are of its context: c->state, and the workspace, if it uses that. arg: its tensors,
 // in the order of the line. bytes: that its arguments move; what is updated counts twice.
 struct OpTouch {
-  OpNumber op;
+  int op;                                        // OP_<op>
   int count, pairs, context, args;
   bool workspace;
   double bytes;

@@ -53,7 +53,7 @@ void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tenso
   CHECK_DTYPE(m, F32);
   CHECK_DTYPE(v, F32);
   CHECK_DTYPE(grad, F32);
-  CALL_OP(c, adamw_update, param, master, m, v, grad, a);
+  CALL_OP(c, optimizer, adamw_update, param, master, m, v, grad, a);
 }
 
 // Updates master and momentum, and param as adamw_update does. momentum.data may be NULL when a.momentum is 0.
@@ -65,13 +65,13 @@ void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor gra
   CHECK(momentum.data || a.momentum == 0.0f, "sgd_update: momentum %g without a buffer", (double)a.momentum);
   CHECK_DTYPE(grad, F32);
   if (momentum.data) CHECK_DTYPE(momentum, F32);
-  CALL_OP(c, sgd_update, param, master, momentum, grad, a);
+  CALL_OP(c, optimizer, sgd_update, param, master, momentum, grad, a);
 }
 
 // Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS], whose carries it leaves (norm_carry).
 void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
   CHECK_DTYPE(grad, F32);
-  CALL_OP(c, norm_accumulate, limbs, grad);
+  CALL_OP(c, optimizer, norm_accumulate, limbs, grad);
 }
 // Adds the squares of now - before, both (n) fp32, to limbs[NORM_LIMBS].
 void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
@@ -79,7 +79,7 @@ void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
   CHECK_DTYPE(before, F32);
   CHECK(numel(now) == numel(before), "norm_change: %lld elements now, %lld before", (long long)numel(now),
         (long long)numel(before));
-  CALL_OP(c, norm_change, limbs, now, before);
+  CALL_OP(c, optimizer, norm_change, limbs, now, before);
 }
 #endif
 

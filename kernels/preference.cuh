@@ -24,6 +24,9 @@
 // L(y) is added in fp64 from the first target to the last and rounded to fp32, as R(y) was.
 #pragma once
 #include "ops.h"
+#if PART_LAUNCHERS || PART_CPU || PART_CUDA
+#include "ops_loss.h"
+#endif
 
 // The document at positions [from, to) of its row: its number of targets, and their log-probability by the model and by
 // the reference.
@@ -100,7 +103,7 @@ void preference(Ctx *c, double *to, Tensor weights, Tensor losses, Tensor target
   CHECK_DTYPE(weights, F32);
   CHECK_DTYPE(losses, F32);
   CHECK_DTYPE(targets, I32);
-  CALL_OP(c, preference, to, weights, losses, targets, starts, a);
+  CALL_OP(c, loss, preference, to, weights, losses, targets, starts, a);
 }
 #endif
 

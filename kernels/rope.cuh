@@ -48,7 +48,7 @@ void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight,
                   RopeArgs a, Tensor starts) {
   rope_check("rope_forward", qkv, raw, table, q_weight, k_weight, a);
   starts_check(starts, qkv.shape[0], qkv.shape[1]);
-  CALL_OP(c, rope_forward, qkv, raw, table, q_weight, k_weight, a, starts);
+  CALL_OP(c, norms, rope_forward, qkv, raw, table, q_weight, k_weight, a, starts);
 }
 // Changes dq and dk of dqkv in place; the gradients of weights may be absent.
 void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
@@ -61,7 +61,7 @@ void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tens
     CHECK_SHAPE(gradients[i], rope_norm_columns(a, kv, i));
     if (mode == ADD) CHECK_DTYPE(gradients[i], F32);
   }
-  CALL_OP(c, rope_backward, dqkv, dq_weight, dk_weight, raw, table, q_weight, k_weight, a, mode);
+  CALL_OP(c, norms, rope_backward, dqkv, dq_weight, dk_weight, raw, table, q_weight, k_weight, a, mode);
 }
 #endif
 
@@ -82,7 +82,7 @@ static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
 static size_t rope_workspace_needed(int64_t rows, int64_t C) {
   return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * C) * sizeof(float);
 }
-size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return rope_workspace_needed(q.batch * q.seq_len, query_q_norm(&q));
 }
 

@@ -3,13 +3,13 @@
 // logits: fp32 or bf16, any shape, overwritten. Absolute error about cap 2^-23 before rounding (vf_tanh). The
 // derivative is part of cross_entropy_forward_backward.
 #pragma once
-#include "ops.h"
+#include "ops_pointwise.h"
 #include "flat.cuh"
 #if PART_LAUNCHERS
 void softcap_forward(Ctx *c, Tensor logits, float cap) {
   CHECK_DTYPE(logits, logits.dtype == BF16 ? BF16 : F32);
   CHECK(cap > 0.0f, "softcap_forward: a cap of %g", (double)cap);
-  CALL_OP(c, softcap_forward, logits, cap);
+  CALL_OP(c, pointwise, softcap_forward, logits, cap);
 }
 #endif
 

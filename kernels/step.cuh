@@ -29,14 +29,14 @@ enum { LOSS_PARTIALS = 256, GOOD_STEPS_TO_DOUBLE = 2000 };
 // Overwrites *to, in device memory.
 void loss_mean(Ctx *c, double *to, Tensor losses) {
   CHECK_DTYPE(losses, F32);
-  CALL_OP(c, loss_mean, to, losses);
+  CALL_OP(c, optimizer, loss_mean, to, losses);
 }
 // Updates *state (beyond state->in, which it reads) and overwrites losses (microbatches world). exchange: `world`
 // records of exchange_bytes(microbatches values). All in device memory.
 void step_decide(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   CHECK(rule.world > 0 && rule.microbatches > 0, "step_decide: %d ranks, %d microbatches", rule.world,
         rule.microbatches);
-  CALL_OP(c, step_decide, state, losses, exchange, rule);
+  CALL_OP(c, optimizer, step_decide, state, losses, exchange, rule);
 }
 #endif
 

@@ -6,7 +6,7 @@
 // out, starts (B,T) int32; starts as in ops.h, absent: 0. The values do not decrease along a sequence, so the
 // attention ops take `out` as their starts, and compute no tile of keys before a window.
 #pragma once
-#include "ops.h"
+#include "ops_attention.h"
 #if PART_LAUNCHERS
 // Overwrites out.
 void window_starts(Ctx *c, Tensor out, Tensor starts, int64_t window) {
@@ -14,7 +14,7 @@ void window_starts(Ctx *c, Tensor out, Tensor starts, int64_t window) {
   CHECK_SHAPE(out, out.shape[0], out.shape[1]);
   CHECK_DTYPE(out, I32);
   starts_check(starts, out.shape[0], out.shape[1]);
-  CALL_OP(c, window_starts, out, starts, window);
+  CALL_OP(c, attention, window_starts, out, starts, window);
 }
 #endif
 

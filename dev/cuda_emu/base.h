@@ -6,22 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EMU(T) __attribute__((unused)) static T
+// The kernels' families are objects, which share the emulation's functions and variables. EMU_ONCE: what a program has
+// once is in this object.
+#define EMU(T) inline T
+#if !defined(ONE_FAMILY) || FAMILY_device
+#define EMU_ONCE 1
+#endif
 
 // What is running: the op at the head of a stream, "" for the host.
-static const char *emu_running = "";
-EMU(void) emu_print_thread();
+inline const char *emu_running = "";
+void emu_print_thread();
 
 // Reports an operation that is impossible on a GPU (what and where), and ends the process with a signal.
-__attribute__((format(printf, 1, 2), noreturn, unused)) static void emu_fail(const char *fmt, ...);
+__attribute__((format(printf, 1, 2), noreturn)) inline void emu_fail(const char *fmt, ...);
 
 // ---- adversary
 // The seed determines what CUDA leaves open: which stream runs next, where blocks start, which lane is first.
-static uint64_t emu_seed_now = [] {
+inline uint64_t emu_seed_now = [] {
   const char *s = getenv("EMU_SEED");
   return s ? strtoull(s, NULL, 10) : 1ull;
 }();
-static uint64_t emu_random_state = emu_seed_now * 0x9e3779b97f4a7c15u + 1;
+inline uint64_t emu_random_state = emu_seed_now * 0x9e3779b97f4a7c15u + 1;
 
 EMU(uint64_t) emu_random64() {                   // xorshift64 (Marsaglia 2003)
   emu_random_state ^= emu_random_state << 13;
@@ -31,7 +36,7 @@ EMU(uint64_t) emu_random64() {                   // xorshift64 (Marsaglia 2003)
 }
 EMU(unsigned) emu_random(unsigned n) { return (unsigned)((emu_random64() >> 33) % n); }
 
-static void emu_fail(const char *fmt, ...) {
+inline void emu_fail(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   fflush(stdout);

@@ -93,7 +93,7 @@ typedef struct {
 } cublasLtMatmulHeuristicResult_t;
 
 // ---- rejections -----------------------------------------------------------------------------------------------------
-static std::string emu_lt_reason;
+inline std::string emu_lt_reason;
 EMU(cublasStatus_t) emu_lt_reject(cublasStatus_t status, const char *why) {
   emu_lt_reason = why;
   return status;
@@ -265,12 +265,14 @@ static const EmuLtAlgo emu_lt_algos[] = {
     {EMU_LT_MAGIC, 6, EMU_LT_FASTER_TILE, 14, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_EVEN_ODD, 1, 2},
     {EMU_LT_MAGIC, 33, 23, 9, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_EVEN_ODD, 1, 1}};
 
-static int emu_lt_planned_for;
+inline int emu_lt_planned_for;
+inline unsigned emu_lt_rejected;                 // emu.h: EMU_LT_WITHOUT_*
+inline int64_t emu_lt_differs = -1;
+#if EMU_ONCE
 int emu_lt_sms() { return emu_lt_planned_for; }
-static unsigned emu_lt_rejected;                 // emu.h: EMU_LT_WITHOUT_*
 void emu_lt_without(unsigned what) { emu_lt_rejected = what; }
-static int64_t emu_lt_differs = -1;
 void emu_lt_differ(int64_t element) { emu_lt_differs = element; }
+#endif
 
 EMU(size_t) emu_lt_workspace(const EmuLtAlgo &g, const EmuLtLayout &d) {
   return g.splits > 1 ? g.splits * d.rows * d.cols * 4 : 0;
@@ -512,6 +514,7 @@ cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t o, const void *alpha, co
   return CUBLAS_STATUS_SUCCESS;
 }
 
+#if EMU_ONCE
 // ---- tests of the rules ---------------------------------------------------------------------------------------------
 // A valid bf16 GEMM of 24 x 16 x 32; each rule changes one thing.
 struct EmuLtProblem {
@@ -648,3 +651,4 @@ bool emu_lt_rule_holds(int i) {
   const int n = emu_lt_offered(&q, r, &status);
   return status == emu_lt_rule_list[i].want && (n > 0) == (status == CUBLAS_STATUS_SUCCESS);
 }
+#endif

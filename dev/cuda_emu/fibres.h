@@ -22,6 +22,7 @@
 extern "C" void emu_switch(void **save, void *to);
 #if defined(__aarch64__)
 enum { EMU_SWITCH_WORDS = 20, EMU_SWITCH_RETURN = 11 };
+#if EMU_ONCE
 __asm__(".text\n.globl emu_switch\n.type emu_switch,%function\nemu_switch:\n"
         "sub sp,sp,160\nstp x19,x20,[sp]\nstp x21,x22,[sp,16]\nstp x23,x24,[sp,32]\nstp x25,x26,[sp,48]\n"
         "stp x27,x28,[sp,64]\nstp x29,x30,[sp,80]\nstp d8,d9,[sp,96]\nstp d10,d11,[sp,112]\nstp d12,d13,[sp,128]\n"
@@ -29,13 +30,16 @@ __asm__(".text\n.globl emu_switch\n.type emu_switch,%function\nemu_switch:\n"
         "ldp x23,x24,[sp,32]\nldp x25,x26,[sp,48]\nldp x27,x28,[sp,64]\nldp x29,x30,[sp,80]\nldp d8,d9,[sp,96]\n"
         "ldp d10,d11,[sp,112]\nldp d12,d13,[sp,128]\nldp d14,d15,[sp,144]\nadd sp,sp,160\nbr x30\n"
         ".size emu_switch,.-emu_switch\n");
+#endif
 #else
 enum { EMU_SWITCH_WORDS = 8, EMU_SWITCH_RETURN = 6 };
+#if EMU_ONCE
 __asm__(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
         "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
         "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\n"
         "popq %rcx\njmp *%rcx\n.size emu_switch,.-emu_switch\n");  // a jump: a ret here would always be mispredicted
+#endif
 #endif
 
 enum : size_t {
@@ -63,21 +67,21 @@ struct EmuBarrier { unsigned here, votes, result; };
 struct EmuDynamic { size_t bytes, asked; };       // a launch's dynamic shared memory; what its kernel was asked to have
 struct EmuBody { void (*call)(const void *args); const void *args; };
 
-static EmuThread emu_threads[EMU_MAX_THREADS], *emu_thread;        // the running one; NULL: the host
-static EmuWarp emu_warps[EMU_MAX_WARPS];
-static uint32_t emu_ready_warps;
-static bool emu_downwards;
-static unsigned emu_thread_count, emu_finished;   // of all blocks that run together
-static unsigned emu_block_threads, emu_cluster = 1, emu_cluster_here, emu_cluster_phase;
-static bool emu_cluster_open;                    // another block's memory was asked for since the last such barrier
-static unsigned emu_cluster_arrived[EMU_MAX_THREADS];      // barriers of the cluster that a thread has arrived at
-static EmuBarrier emu_barriers[EMU_MAX_CLUSTER];
-static char *emu_stacks, *emu_free_stacks[EMU_MAX_THREADS];
-static unsigned emu_free_stack_count;
-static void *emu_host_sp;
-static EmuBody emu_body;
-static uint3 emu_block_index[EMU_MAX_CLUSTER];
-static dim3 emu_block_dim, emu_grid_dim;
+inline EmuThread emu_threads[EMU_MAX_THREADS], *emu_thread;        // the running one; NULL: the host
+inline EmuWarp emu_warps[EMU_MAX_WARPS];
+inline uint32_t emu_ready_warps;
+inline bool emu_downwards;
+inline unsigned emu_thread_count, emu_finished;   // of all blocks that run together
+inline unsigned emu_block_threads, emu_cluster = 1, emu_cluster_here, emu_cluster_phase;
+inline bool emu_cluster_open;                    // another block's memory was asked for since the last such barrier
+inline unsigned emu_cluster_arrived[EMU_MAX_THREADS];      // barriers of the cluster that a thread has arrived at
+inline EmuBarrier emu_barriers[EMU_MAX_CLUSTER];
+inline char *emu_stacks, *emu_free_stacks[EMU_MAX_THREADS];
+inline unsigned emu_free_stack_count;
+inline void *emu_host_sp;
+inline EmuBody emu_body;
+inline uint3 emu_block_index[EMU_MAX_CLUSTER];
+inline dim3 emu_block_dim, emu_grid_dim;
 #define threadIdx (emu_thread->id)
 #define blockIdx (emu_block_index[emu_thread->rank])
 #define blockDim emu_block_dim
@@ -93,17 +97,17 @@ EMU(void) emu_print_thread() {
 // ---- shared memory
 // Static arrays follow each other, each with a guard after it; the dynamic array ends where the next page faults.
 struct EmuShared { uint64_t block; char *data; size_t bytes; };  // one per place in the source: its array
-static EmuShared *emu_arrays[EMU_MAX_ARRAYS];    // of the running block
-static unsigned emu_array_count;
-static uint64_t emu_block_serial;
+inline EmuShared *emu_arrays[EMU_MAX_ARRAYS];    // of the running block
+inline unsigned emu_array_count;
+inline uint64_t emu_block_serial;
 static const size_t EMU_SHARED_STRIDE = 2 * (size_t)EMU_SHARED_REGION + 4096;    // from a block's to the next one's
-static char *emu_static, *emu_dynamic_end;       // of the cluster's first block
-static size_t emu_static_used, emu_static_bytes;
-static EmuDynamic emu_dynamic;
-static int emu_capability_now = 80;              // ten times major, and minor
-static int emu_built_for_now;
-static EmuCounters emu_count;
-static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
+inline char *emu_static, *emu_dynamic_end;       // of the cluster's first block
+inline size_t emu_static_used, emu_static_bytes;
+inline EmuDynamic emu_dynamic;
+inline int emu_capability_now = 80;              // ten times major, and minor
+inline int emu_built_for_now;
+inline EmuCounters emu_count;
+inline size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 // Of the running thread's block.
@@ -187,10 +191,10 @@ static inline void emu_not_ready(EmuThread *t) {
   if (!w->ready) emu_ready_warps &= ~(1u << t->index / 32);
 }
 
-EMU(void) emu_cp_async_end();
-EMU(void) emu_wgmma_end();
-EMU(void) emu_proxy_barrier();
-static void emu_thread_main();
+void emu_cp_async_end();
+void emu_wgmma_end();
+void emu_proxy_barrier();
+inline void emu_thread_main();
 static inline void emu_switch_to(void **save, EmuThread *t) {
   EmuWarp *w = emu_warp_of(t);
   emu_thread = t;
@@ -216,7 +220,7 @@ static inline void emu_wait(const char *what) {
 }
 
 // The function that every stack runs: one thread to its end, then the next one that has not begun.
-__attribute__((no_sanitize("address"))) static void emu_thread_main() {
+__attribute__((no_sanitize("address"))) inline void emu_thread_main() {
   void *dead;
   for (;;) {
     emu_body.call(emu_body.args);

@@ -32,8 +32,8 @@ struct EmuCapture {
   std::vector<EmuNode> nodes;
   bool spoilt;
 };
-static EmuCapture *emu_capture;                  // one at a time
-static uint64_t emu_captures;
+inline EmuCapture *emu_capture;                  // one at a time
+inline uint64_t emu_captures;
 
 EMU(cudaError_t) emu_spoil(cudaError_t e) { if (emu_capture) emu_capture->spoilt = true; return emu_error(e); }
 EMU(bool) emu_capture_forbids() {

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 struct EmuAllocation { char *data; size_t bytes; char *pages; size_t page_bytes; bool open; };
-static std::map<const char *, EmuAllocation> emu_device_memory, emu_pinned_memory;
-static char *emu_heap, *emu_heap_next, *emu_heap_end;
-static size_t emu_device_bytes_now = (size_t)16 << 30, emu_device_bytes_used, emu_cached_bytes;
-static int emu_entered;                          // > 0: streams run, device memory may be opened
-static unsigned emu_open_count;                  // allocations
+inline std::map<const char *, EmuAllocation> emu_device_memory, emu_pinned_memory;
+inline char *emu_heap, *emu_heap_next, *emu_heap_end;
+inline size_t emu_device_bytes_now = (size_t)16 << 30, emu_device_bytes_used, emu_cached_bytes;
+inline int emu_entered;                          // > 0: streams run, device memory may be opened
+inline unsigned emu_open_count;                  // allocations
 enum : size_t { EMU_PAGE = 4096, EMU_HUGE_PAGE = 2 << 20, EMU_BEFORE = 256 };
 
 EMU(EmuAllocation *) emu_find(std::map<const char *, EmuAllocation> &all, const void *p) {

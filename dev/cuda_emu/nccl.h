@@ -66,14 +66,13 @@ struct EmuNcclJob {
   std::vector<EmuStream *> streams;              // that it will enqueue to
 };
 // Buffers and connections, which split communicators may share. Memory is only counted.
-static int emu_nccl_blocks_now;                  // of all families
+inline int emu_nccl_blocks_now;                  // of all families
 struct EmuNcclFamily {
   size_t bytes;
   unsigned connected;                            // kinds of calls, by bit
   int blocks;                                    // of a kernel at most: maxCTAs, the most of its communicators
   ~EmuNcclFamily() { emu_device_bytes_used -= bytes, emu_nccl_blocks_now -= blocks; }
 };
-int emu_nccl_blocks() { return emu_nccl_blocks_now; }
 struct EmuNcclComm {
   MPI_Comm mpi;                                  // MPI_COMM_NULL for one rank
   int rank, world;
@@ -88,8 +87,8 @@ struct EmuNcclComm {
 typedef EmuNcclComm *ncclComm_t;
 
 // ---- errors --------------------------------------------------------------------------------------------------------
-static std::string emu_nccl_error = "";
-static int emu_nccl_queries_to_loss;             // the ncclCommGetAsyncError that reports it, counted down; 0: none
+inline std::string emu_nccl_error = "";
+inline int emu_nccl_queries_to_loss;             // the ncclCommGetAsyncError that reports it, counted down; 0: none
 EMU(ncclResult_t) emu_nccl_reject(ncclResult_t r, const char *why) {
   emu_nccl_error = why;
   return r;
@@ -104,16 +103,15 @@ EMU(const char *) ncclGetErrorString(ncclResult_t r) {
                                        : "NCCL operation in progress";
 }
 EMU(const char *) ncclGetLastError(ncclComm_t) { return emu_nccl_error.c_str(); }
-static int emu_nccl_version_now = NCCL_VERSION_CODE;
-void emu_set_nccl_version(int version) { emu_nccl_version_now = version; }
+inline int emu_nccl_version_now = NCCL_VERSION_CODE;
 EMU(ncclResult_t) ncclGetVersion(int *version) {
   *version = emu_nccl_version_now;
   return ncclSuccess;
 }
 
 // ---- in the background ---------------------------------------------------------------------------------------------
-static int emu_nccl_jobs;                        // started and not done: then no other call may be made
-static int64_t emu_nccl_begun, emu_nccl_asked;   // jobs of nonblocking communicators; questions answered ncclInProgress
+inline int emu_nccl_jobs;                        // started and not done: then no other call may be made
+inline int64_t emu_nccl_begun, emu_nccl_asked;   // jobs of nonblocking communicators; questions answered ncclInProgress
 
 EMU(void) emu_nccl_alone(const char *call) {
   if (emu_nccl_jobs)
@@ -165,7 +163,6 @@ EMU(ncclResult_t) ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *failed) {
             : emu_nccl_queries_to_loss > 0 && !--emu_nccl_queries_to_loss ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
-int64_t emu_nccl_in_progress() { return emu_nccl_asked; }
 EMU(bool) emu_nccl_ready(const EmuNcclComm *c) {
   return !c->job || (c->job->done && c->job->result == ncclSuccess);
 }
@@ -182,15 +179,14 @@ EMU(bool) emu_nccl_take(EmuNcclFamily *f, size_t bytes) {
   f->bytes += bytes;
   return true;
 }
-void emu_nccl_lose(int queries) { emu_nccl_queries_to_loss = queries; }
 
 // ---- communicators -------------------------------------------------------------------------------------------------
 struct EmuNcclId { char magic[8]; uint64_t token; int32_t world_rank, reserved; };
 struct EmuNcclHello { uint64_t token; int32_t rank, world, world_rank; };
 enum { EMU_NCCL_HELLO = 21001, EMU_NCCL_WELCOME = 21002, EMU_NCCL_MAKE = 21003 };
-static int emu_nccl_depth;                       // of ncclGroupStart
-static std::vector<uint64_t> emu_nccl_drawn;     // tokens of the ids made here
-static std::vector<EmuNcclHello> emu_nccl_early; // ranks that came for one of them while another was being opened
+inline int emu_nccl_depth;                       // of ncclGroupStart
+inline std::vector<uint64_t> emu_nccl_drawn;     // tokens of the ids made here
+inline std::vector<EmuNcclHello> emu_nccl_early; // ranks that came for one of them while another was being opened
 
 EMU(int) emu_nccl_world_rank() {
   int up = 0, rank = 0;
@@ -552,7 +548,7 @@ EMU(bool) emu_nccl_done(EmuNcclRun *run, ncclComm_t comm) {
 // The sum of a ring's chunk that ends at rank `last`: it starts at the rank before, goes down, and adds its own term at
 // the end. A partial sum is rounded to the dtype.
 template <class T>
-static void emu_nccl_sum(char *to, const std::vector<const char *> &from, int last, size_t first, size_t end) {
+inline void emu_nccl_sum(char *to, const std::vector<const char *> &from, int last, size_t first, size_t end) {
   const int world = (int)from.size();
   for (size_t i = first; i < end; i++) {
     T sum = ((const T *)from[(size_t)((last + world - 1) % world)])[i];
@@ -623,7 +619,7 @@ EMU(void) emu_nccl_finish(EmuNcclRun *run, ncclComm_t comm, const std::vector<Em
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 struct EmuNcclGroup { ncclComm_t comm; cudaStream_t stream; std::vector<EmuNcclPart> parts; };
-static std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open group, one per communicator
+inline std::vector<EmuNcclGroup> emu_nccl_groups;                // of the open group, one per communicator
 
 EMU(void) emu_nccl_enqueue(ncclComm_t comm, cudaStream_t stream, const std::vector<EmuNcclPart> &parts) {
   const std::shared_ptr<EmuNcclRun> run = std::make_shared<EmuNcclRun>();
@@ -741,3 +737,11 @@ ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
   return emu_nccl_call(comm, stream,
                        {EMU_NCCL_RECEIVE, NULL, (char *)to, count * emu_nccl_type_bytes(type), type, peer});
 }
+
+// ---- emu.h
+#if EMU_ONCE
+int emu_nccl_blocks() { return emu_nccl_blocks_now; }
+void emu_set_nccl_version(int version) { emu_nccl_version_now = version; }
+int64_t emu_nccl_in_progress() { return emu_nccl_asked; }
+void emu_nccl_lose(int queries) { emu_nccl_queries_to_loss = queries; }
+#endif

@@ -36,7 +36,7 @@ enum { EMU_MULTIPROCESSORS = 4 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
-static std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, where asked for
+inline std::map<void (*)(), size_t> emu_dynamic_allowed;         // by kernel, where asked for
 template <class F> static void (*emu_kernel_key(F *kernel))() { return (void (*)())kernel; }
 
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attribute, int value) {
@@ -196,7 +196,7 @@ enum cudaDeviceAttr {
   cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
-static int emu_devices_now = 8, emu_device_current, emu_instances_now = 1;
+inline int emu_devices_now = 8, emu_device_current, emu_instances_now = 1;
 
 EMU(cudaError_t) cudaGetDeviceCount(int *n) {
   if (!emu_devices_now) return emu_error(cudaErrorNoDevice);

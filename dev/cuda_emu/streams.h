@@ -70,13 +70,13 @@ struct EmuEvent {
 typedef EmuStream *cudaStream_t;
 typedef EmuEvent *cudaEvent_t;
 
-static std::vector<EmuStream *> emu_streams;     // open, or destroyed and not yet empty; by age
-static unsigned emu_streams_made;
-static std::vector<unsigned> emu_order;          // positions in emu_streams; the first that can run goes next
-static cudaError_t emu_last_error;
-static uint64_t emu_progress;                    // operations and graph nodes finished
-static std::vector<EmuWait> emu_wait_pairs;
-static std::string emu_skip_event, emu_skip_stream;
+inline std::vector<EmuStream *> emu_streams;     // open, or destroyed and not yet empty; by age
+inline unsigned emu_streams_made;
+inline std::vector<unsigned> emu_order;          // positions in emu_streams; the first that can run goes next
+inline cudaError_t emu_last_error;
+inline uint64_t emu_progress;                    // operations and graph nodes finished
+inline std::vector<EmuWait> emu_wait_pairs;
+inline std::string emu_skip_event, emu_skip_stream;
 enum { EMU_PATIENCE_S = 120 };
 
 EMU(cudaError_t) emu_error(cudaError_t e) { if (e != cudaSuccess) emu_last_error = e; return e; }
@@ -157,10 +157,10 @@ EMU(bool) emu_all_empty() {
 }
 
 // ---- graph.h
-EMU(void) emu_capture_op(EmuStream *s, const char *name, std::function<bool()> f);
-EMU(cudaError_t) emu_capture_record(EmuEvent *e, EmuStream *s);
-EMU(cudaError_t) emu_capture_wait(EmuStream *s, EmuEvent *e);
-EMU(bool) emu_capture_forbids();                 // something unsafe in a capture: ends it if there is one
+void emu_capture_op(EmuStream *s, const char *name, std::function<bool()> f);
+cudaError_t emu_capture_record(EmuEvent *e, EmuStream *s);
+cudaError_t emu_capture_wait(EmuStream *s, EmuEvent *e);
+bool emu_capture_forbids();                      // something unsafe in a capture: ends it if there is one
 
 EMU(void) emu_push(cudaStream_t stream, const char *name, std::function<bool()> f) {
   EmuStream *s = emu_stream(stream);

@@ -60,7 +60,7 @@ EMU(void) __syncwarp(uint32_t mask = 0xffffffffu) { emu_meet(mask, NULL, emu_no_
 
 // ---- tensor cores
 // Types bf16 and fp16 come from device.h, which is included first.
-static void emu_whole_warp(const char *what) {
+inline void emu_whole_warp(const char *what) {
   if (emu_warp_of(emu_thread)->live != 0xffffffffu) emu_fail("%s in a warp of less than 32 threads", what);
 }
 typedef float EmuRow __attribute__((vector_size(32)));             // 8 columns
@@ -124,8 +124,8 @@ EMU(void) emu_ldmatrix_x4(uint32_t *r, const void *row, bool trans) {
 // Between issue and wait the destination is undefined: it holds NaN. The data lands at the thread's own wait.
 static inline void emu_proxy_landed(const void *piece);           // warpgroup.h: another path to it must be told
 struct EmuCopy { void *to; const void *from; int group; };
-static std::vector<EmuCopy> emu_copies[EMU_MAX_THREADS];
-static int emu_copy_group[EMU_MAX_THREADS];
+inline std::vector<EmuCopy> emu_copies[EMU_MAX_THREADS];
+inline int emu_copy_group[EMU_MAX_THREADS];
 
 EMU(void) emu_cp_async16(void *to, const void *from, bool ok) {
   if (((uintptr_t)to | (ok ? (uintptr_t)from : 0)) % 16) emu_fail("cp.async: an address is not 16-byte aligned");

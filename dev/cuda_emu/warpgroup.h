@@ -22,10 +22,10 @@
 // fenced. Stores are not seen one by one: a piece that only they changed is seen after a barrier before which all did.
 enum { EMU_PIECES = EMU_SHARED_REGION / 16 };
 struct EmuPiece { uint64_t x[2]; };
-static EmuPiece emu_visible[EMU_PIECES];
-static uint16_t emu_piece_by[EMU_PIECES];
-static bool emu_fenced[EMU_MAX_THREADS];
-static uint64_t emu_visible_of;                  // the block whose memory that is
+inline EmuPiece emu_visible[EMU_PIECES];
+inline uint16_t emu_piece_by[EMU_PIECES];
+inline bool emu_fenced[EMU_MAX_THREADS];
+inline uint64_t emu_visible_of;                  // the block whose memory that is
 
 static inline EmuPiece *emu_dynamic_pieces() { return (EmuPiece *)emu_shared_dynamic(); }
 static inline unsigned emu_dynamic_piece_count() { return (unsigned)((emu_dynamic.bytes + 15) / 16); }
@@ -69,7 +69,7 @@ static inline size_t emu_tile_at(uint64_t tile, int row, int column, bool transp
   return at ^ (at >> 7 & 7) << 4;
 }
 // Reads a tile of rows x columns elements, and hashes what it read. to == NULL: hashes it again, seen or not.
-static uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transposed, uint16_t *to) {
+inline uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transposed, uint16_t *to) {
   if (tile & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62))
     emu_fail("wgmma: reserved bits or a base offset in descriptor %016llx", (unsigned long long)tile);
   if (tile >> 62 != 1) emu_fail("wgmma: a tile without the 128-byte swizzle, the only one that is emulated");
@@ -104,11 +104,12 @@ struct EmuWarpgroupThread {
   size_t fence_bytes;
   char fence[16 << 10];
 };
-static EmuWarpgroupThread emu_wgt[EMU_MAX_THREADS];
+inline EmuWarpgroupThread emu_wgt[EMU_MAX_THREADS];
 struct EmuWgmma { float *d; const uint32_t *a; uint64_t tile_a, tile_b; bool add; int n; };
-static struct { unsigned here; EmuWgmma of[128]; } emu_wgmma_meeting[EMU_MAX_THREADS / 128];
+struct EmuWgmmaMeeting { unsigned here; EmuWgmma of[128]; };
+inline EmuWgmmaMeeting emu_wgmma_meeting[EMU_MAX_THREADS / 128];
 
-static EmuWarpgroupThread *emu_wgt_now() {
+inline EmuWarpgroupThread *emu_wgt_now() {
   EmuWarpgroupThread *t = &emu_wgt[emu_thread->index];
   if (t->block != emu_block_serial) {
     t->block = emu_block_serial;
@@ -117,12 +118,12 @@ static EmuWarpgroupThread *emu_wgt_now() {
   }
   return t;
 }
-static EmuFlight *emu_flight(EmuWarpgroupThread *t, const float *d) {
+inline EmuFlight *emu_flight(EmuWarpgroupThread *t, const float *d) {
   for (int i = 0; i < t->flights; i++) if (t->flight[i].d == d) return &t->flight[i];
   return NULL;
 }
 // Registers of a kernel are its arrays on the thread's stack, which a fence remembers whole.
-__attribute__((noinline, no_sanitize("address"))) static void emu_wgmma_fence() {
+__attribute__((noinline, no_sanitize("address"))) inline void emu_wgmma_fence() {
   EmuWarpgroupThread *t = emu_wgt_now();
   const char *sp = (const char *)__builtin_frame_address(0), *end = emu_thread->stack + EMU_STACK_BYTES;
   emu_whole_warp("wgmma.fence");
@@ -131,14 +132,14 @@ __attribute__((noinline, no_sanitize("address"))) static void emu_wgmma_fence() 
   memcpy(t->fence, sp, t->fence_bytes);
   emu_meet(0xffffffffu, NULL, emu_no_op, "wgmma.fence");
 }
-static void emu_check_fenced(const EmuWarpgroupThread *t, const void *registers, size_t bytes, const char *what) {
+inline void emu_check_fenced(const EmuWarpgroupThread *t, const void *registers, size_t bytes, const char *what) {
   const int64_t at = (const char *)registers - t->fence_sp;
   if (!t->fence_bytes) emu_fail("wgmma: no wgmma_fence before the first multiply");
   if (at < 0 || (size_t)at + bytes > t->fence_bytes) return;       // not on this stack
   if (memcmp(t->fence + at, registers, bytes)) emu_fail("wgmma: %s changed since the last wgmma_fence", what);
 }
-__attribute__((noinline)) static void emu_wgmma_commit() { emu_wgt_now()->committed++; }
-__attribute__((noinline)) static void emu_wgmma_wait(int pending) {
+__attribute__((noinline)) inline void emu_wgmma_commit() { emu_wgt_now()->committed++; }
+__attribute__((noinline)) inline void emu_wgmma_wait(int pending) {
   EmuWarpgroupThread *t = emu_wgt_now();
   int kept = 0;
   emu_meet(0xffffffffu, NULL, emu_no_op, "wgmma.wait_group");

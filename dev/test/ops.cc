@@ -1,6 +1,6 @@
 // ops.cc: the tests of kernels/, which need ops and public headers alone, as one object of the test program.
 #include "kernels/cpu/threads.cc"
-#include "kernels/ops.h"
+#include "kernels/ops_all.h"
 // References draw the same numbers as kernels do. Clang knows no such pragma.
 #if !defined(__clang__)
 #pragma GCC push_options

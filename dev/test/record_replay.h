@@ -114,7 +114,7 @@ static void sched_line(char *to, size_t bytes, const SchedRun *run, int rank, in
     case RECORD_SYNC: case RECORD_POINT: break;
     default:
       snprintf(to, bytes, "%s%s %s%s%s %zu + %zu of rank %d, with rank %d, %d cells", x->reads ? "r" : "",
-               x->writes ? "w" : "", sched_is_access(x) ? op_words[e->op] : "", x->mirror ? " mirror " : " ",
+               x->writes ? "w" : "", sched_is_access(x) ? op_word(e->op) : "", x->mirror ? " mirror " : " ",
                sched_memory(x->memory), (size_t)e->access.at, e->access.bytes, x->owner, e->rank, x->cells);
   }
 }

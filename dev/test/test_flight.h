@@ -18,8 +18,8 @@ static inline void flight_expect_record(const Record *r, const char *what, uint6
       const FlightEntry *f = flight_at(&flight.ops, op++);
       call = e->call;
       calls++;
-      EXPECT(op <= flight.ops.count && !strcmp(f->what, op_words[e->op]), "%s, call %d: %s, but the ring has %s", what,
-             call, op_words[e->op], f->what);
+      EXPECT(op <= flight.ops.count && !strcmp(f->what, op_word(e->op)), "%s, call %d: %s, but the ring has %s", what,
+             call, op_word(e->op), f->what);
     }
     if (e->kind != RECORD_COLLECTIVE) continue;
     const char *words = NULL;

@@ -100,16 +100,16 @@ static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Te
                                               Tensor starts) {
   if (liveness_fall.comm) liveness_fall_at("forward");
   if (liveness_fall.comm) liveness_fall_at("eval");
-  liveness_fall.ops->attention_forward(c, out, lse, qkv, n_head, drop, starts);
+  liveness_fall.ops->attention->attention_forward(c, out, lse, qkv, n_head, drop, starts);
 }
 static inline void liveness_attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                                                int n_head, Dropout drop, Tensor starts) {
   if (liveness_fall.comm) liveness_fall_at("backward");
-  liveness_fall.ops->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop, starts);
+  liveness_fall.ops->attention->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop, starts);
 }
 static inline void liveness_adamw(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (liveness_fall.comm) liveness_fall_at("update");
-  liveness_fall.ops->adamw_update(c, param, master, m, v, grad, a);
+  liveness_fall.ops->optimizer->adamw_update(c, param, master, m, v, grad, a);
 }
 // A disk that hangs.
 static inline int liveness_file_hook(FileOp op, const char *path) {
@@ -131,11 +131,15 @@ static inline void liveness_saves(const LivenessCase *k) {
 // The same ops, but those in which a rank may fall out.
 static inline const Ops *liveness_ops(const Ops *ops) {
   static Ops between;
+  static AttentionOps attention;
+  static OptimizerOps optimizer;
   liveness_fall.ops = ops;
   between = *ops;
-  between.attention_forward = liveness_attention_forward;
-  between.attention_backward = liveness_attention_backward;
-  between.adamw_update = liveness_adamw;
+  between.attention = &(attention = *ops->attention);
+  between.optimizer = &(optimizer = *ops->optimizer);
+  attention.attention_forward = liveness_attention_forward;
+  attention.attention_backward = liveness_attention_backward;
+  optimizer.adamw_update = liveness_adamw;
   return &between;
 }
 // Puts itself between the world's Fsdp and its transport.

@@ -33,38 +33,46 @@ static inline void nan_put(Ctx *c, Tensor t, int64_t element, float value) {
 }
 static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
                                          Tensor starts) {
-  nan_in.ops->attention_forward(c, out, lse, qkv, n_head, drop, starts);
+  nan_in.ops->attention->attention_forward(c, out, lse, qkv, n_head, drop, starts);
   if (!nan_in.ops->nccl) nan_in.scale = c->state->loss_scale;
   if (flight.stage == 2 && nan_is_at("attention")) nan_put(c, out, 7, NAN);
 }
 static inline void nan_matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q) {
-  nan_in.ops->matmul_forward(c, out, in, weight, e, q);
+  nan_in.ops->matmul->matmul_forward(c, out, in, weight, e, q);
   if (flight.stage == 3 && e.gelu.data && nan_is_at("fc")) nan_put(c, out, 11, INFINITY);
 }
 static inline void nan_matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
                                               Accumulate mode) {
-  nan_in.ops->matmul_backward_weight(c, dweight, dbias, dout, in, mode);
+  nan_in.ops->matmul->matmul_backward_weight(c, dweight, dbias, dout, in, mode);
   if (flight.stage == 4 && dbias.data && in.shape[1] == 4 * dweight.shape[0] && nan_is_at("gradient"))
     nan_put(c, dweight, 5, -INFINITY);
 }
 static inline void nan_cross_entropy(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                      int64_t vocab, float scale, float softcap, Tensor weights) {
-  nan_in.ops->cross_entropy_forward_backward(c, losses, dlogits, logits, targets, vocab, scale, softcap, weights);
+  nan_in.ops->loss->cross_entropy_forward_backward(c, losses, dlogits, logits, targets, vocab, scale, softcap, weights);
   if (nan_is_at("losses")) nan_put(c, losses, 2, INFINITY);
 }
 static inline void nan_accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
-  nan_in.ops->accumulate(c, sum, in, mode);
+  nan_in.ops->pointwise->accumulate(c, sum, in, mode);
   if (nan_in.armed && !strcmp(nan_in.k->at, "sum") && flight.microbatch == 0 && !nan_in.rank) nan_put(c, sum, 0, NAN);
 }
 static inline const Ops *nan_ops(const Ops *ops) {
   static Ops between;
+  static AttentionOps attention;
+  static MatmulOps matmul;
+  static LossOps loss;
+  static PointwiseOps pointwise;
   nan_in.ops = ops;
   between = *ops;
-  between.attention_forward = nan_attention_forward;
-  between.matmul_forward = nan_matmul_forward;
-  between.matmul_backward_weight = nan_matmul_backward_weight;
-  between.cross_entropy_forward_backward = nan_cross_entropy;
-  between.accumulate = nan_accumulate;
+  between.attention = &(attention = *ops->attention);
+  between.matmul = &(matmul = *ops->matmul);
+  between.loss = &(loss = *ops->loss);
+  between.pointwise = &(pointwise = *ops->pointwise);
+  attention.attention_forward = nan_attention_forward;
+  matmul.matmul_forward = nan_matmul_forward;
+  matmul.matmul_backward_weight = nan_matmul_backward_weight;
+  loss.cross_entropy_forward_backward = nan_cross_entropy;
+  pointwise.accumulate = nan_accumulate;
   return &between;
 }
 static const NotFiniteCase nan_cases[] = {

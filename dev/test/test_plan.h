@@ -511,7 +511,7 @@ static inline void touch_check_after(OpWatch *, Ctx *, const OpTouch *x) {
       for (int l = 0; l < x->count; l++)
         only_read = only_read && (x->access[l].kind == ACCESS_READ || !accesses_overlap(a, x->access[l]));
       EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
-             "%s changes argument %d, which it is said to read", op_words[x->op], j);
+             "%s changes argument %d, which it is said to read", op_word(x->op), j);
     }
     for (int j = 0; j < x->count; j++)
       if (x->access[j].kind != ACCESS_READ) touch_check_copy(b, x->access[j].at, x->access[j].bytes, true);
@@ -611,7 +611,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, Error *error
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
         fail(error, "call %d, %s, writes %s of block %d where %s of block %d is", e->call,
-                 op_words[e->op], q->name, q->layer, p->name, p->layer);
+                 op_word(e->op), q->name, q->layer, p->name, p->layer);
     }
     for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error->text[0];) {
       const uintptr_t at = e->access.at + (uintptr_t)offset;
@@ -624,8 +624,8 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, Error *error
       const int64_t j = e->access.kind == ACCESS_WRITE ? n : plan_foreign(mine, there, n, step);
       if (j < n)
         fail(error, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
-                 "overwrote", i, op_words[e->op], b->name, b->layer, mine[j], there[j],
-                 op_words[x->record->entry[there[j] - 1].op]);
+                 "overwrote", i, op_word(e->op), b->name, b->layer, mine[j], there[j],
+                 op_word(x->record->entry[there[j] - 1].op));
       if (e->access.kind != ACCESS_READ) plan_mark(mine, there, n, step, i + 1);
       bytes += (n + step - 1) / step;
       offset += n;

@@ -14,7 +14,9 @@
 
 void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   *bytes = 0;
-  WORKSPACES(WORKSPACE_MAX)
+#define X(family, Table, isa) *bytes = family##_workspace(c, q) > *bytes ? family##_workspace(c, q) : *bytes;
+  OP_FAMILIES(X)
+#undef X
 }
 
 // Large copies are split over the threads: one core cannot use all of the memory bandwidth.

@@ -119,9 +119,9 @@ static inline void nccl_failed(const char *call, ncclResult_t r) {
     if (r_ != ncclSuccess && r_ != ncclInProgress) nccl_failed(#call, r_); \
   } while (0)
 
+#if FAMILY(device)                               // once in a program
 // 0, or one bit for each library that is incomplete here, with the reason in error.
 LIBRARY_EXPORT int cuda_libraries_bind(Error *error);
-#if FAMILY(device)                               // once in a program
 LIBRARY_EXPORT int cuda_libraries_bind(Error *error) {
   Error lt = {}, nc = {};
   const int missing = (cublaslt_open(&lt) ? 0 : 1) | (nccl_open(&nc) ? 0 : 2);

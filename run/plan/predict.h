@@ -84,12 +84,12 @@ static const OpKind op_kinds[] = {
     {"norm_change", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
-static inline const OpKind *op_kind(OpNumber op) {
+static inline const OpKind *op_kind(int op) {
   static OpKind kinds[OP_COUNT];                 // looked up once
   OpKind *kind = &kinds[op];
   if (kind->op) return kind;
-  *kind = OpKind{op_words[op], STEP_ELEMENTWISE, NULL, NULL, NULL};
-  for (const OpKind &k : op_kinds) if (!strcmp(k.op, op_words[op])) *kind = k;
+  *kind = OpKind{op_word(op), STEP_ELEMENTWISE, NULL, NULL, NULL};
+  for (const OpKind &k : op_kinds) if (!strcmp(k.op, op_word(op))) *kind = k;
   return kind;
 }
 
@@ -155,11 +155,11 @@ static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart par
 }
 static inline double product_seconds(const Machine *m, const OpTouch *w, double flops) {
   if (!flops) return 0;
-  const bool fp8 = w->op == OP_matmul_forward_fp8;
+  const bool fp8 = op_kind(w->op)->flops == flops_fp8;
   return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->arg[0].t) : 1));
 }
 static inline double attention_seconds(const Machine *m, const OpTouch *w, double flops) {
-  const bool forward = w->op == OP_attention_forward;
+  const bool forward = op_kind(w->op)->flops == flops_attention;
   const Tensor out = w->arg[forward ? 0 : 3].t, lse = w->arg[forward ? 1 : 4].t;
   const int64_t tokens = out.shape[1];
   const AttentionRate r = m->attention[attention_kind(m, out.dtype, out.shape[2] / lse.shape[1], tokens)];

@@ -25,6 +25,8 @@
 // What the host decides during a step is not on the device's clock: --offload and --comm mpi are rejected there.
 #pragma once
 #include "report.h"
+#include "kernels/ops_matmul.h"
+#include "kernels/ops_optimizer.h"
 #include <time.h>
 
 // Kinds of events. RANGE: a part of a step; TOLD: an action between steps. SUMMED and READ are not spans but ends of
@@ -43,8 +45,8 @@ struct TraceEvent {
   uint64_t round;
   int32_t step;
   int16_t stage;
-  TraceKind kind;
-  uint8_t number : 6, part : 2;
+  TraceKind kind : 6;
+  uint8_t part : 2, number;
 };
 // At the time at_ns of rank 0's clock, another clock is ahead_ns ahead of it, plus or minus within_ns.
 struct TraceClock { double ahead_ns, within_ns, at_ns; };
@@ -100,7 +102,6 @@ static const char *const trace_wait_words[] = {"wait for contributions", "wait f
 // Tracks of a rank. Gather slot k has TRACK_SLOTS + k.
 enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS, TRACK_GATHER_STREAM = 100 };  // the last: on a GPU
 
-static_assert(OP_COUNT <= 64, "an event has six bits for the number of an op");
 // Parts of a step's time in which nothing is computed, of each stage.
 enum TraceExposed { EXPOSED_GATHER, EXPOSED_WAIT, EXPOSED_SUMS, EXPOSED_PARTS };
 // Such parts of no stage: sums of replicas, the exchange of losses, the barrier, messages that are moved between ops.
@@ -187,7 +188,7 @@ static inline void trace_add(Trace *x, TraceKind kind, int number, int stage, in
   TraceEvent *e = &x->event[x->count++];
   e->begin_ns = begin, e->end_ns = end, e->round = round;
   e->step = x->step, e->stage = (int16_t)stage, e->kind = kind;
-  e->number = (uint8_t)(number & 63), e->part = (uint8_t)(part & 3);
+  e->number = (uint8_t)number, e->part = (uint8_t)(part & 3);
 }
 static inline void trace_expose(Trace *x, TraceExposed part, int stage, int64_t ns) {
   x->exposed_ns[EXPOSED_PARTS * stage + part] += (double)ns;

@@ -27,7 +27,7 @@ static inline void trace_stage_text(char *to, size_t bytes, int stage) {
 }
 static inline const char *trace_name(const TraceEvent *e) {
   switch (e->kind) {
-    case TRACE_OP: return op_words[e->number];
+    case TRACE_OP: return op_word(e->number);
     case TRACE_RANGE: return trace_ranges[e->number];
     case TRACE_TOLD: return trace_told_words[e->number];
     case TRACE_GATHER: return "gather";

@@ -1,0 +1,34 @@
+// ops_attention.h: the ops of family attention: attention, also of cached keys.
+#pragma once
+#include "ops.h"
+
+// Heads of k and v of an attention: half of what qkv has more than out.
+static inline int64_t attention_kv_heads(Tensor out, Tensor qkv, int n_head) {
+  const int64_t hs = out.shape[2] / n_head;
+  return (qkv.shape[2] - out.shape[2]) / (2 * (hs ? hs : 1));
+}
+
+#define OPS_attention(X) \
+  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, \
+                                  Tensor starts), \
+                                 WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
+                                  Dropout drop, Tensor starts), \
+                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) READS(starts) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, \
+                                  int64_t window), \
+                                 WRITES(out) READS(cache) READS(qkv) READS(starts) USES_WORKSPACE) \
+  X(cache_store,                 (Ctx *c, Tensor cache, Tensor qkv, Tensor starts), \
+                                 UPDATES(cache) READS(qkv) READS(starts)) \
+  X(window_starts,               (Ctx *c, Tensor out, Tensor starts, int64_t window), \
+                                 WRITES(out) READS(starts))
+#define WORKSPACES_attention(X) X(attention)
+OPS_FAMILY(attention, AttentionOps, ISA)
+#if PART_LAUNCH // arguments that may be left out
+void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, Tensor starts = {});
+void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, Dropout drop,
+                        Tensor starts = {});
+void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, int64_t window = 0);
+#endif
