@@ -155,10 +155,10 @@ M_neon_bf16 := -march=armv8.2-a+bf16
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
 # Where there are tiles the other families are those of avx512_bf16, which ISAS must have then.
-FAMILIES := device norms pointwise loss matmul attention optimizer blocks
-FAMILIES_amx := device matmul attention
+FAMILIES := device norms pointwise loss gemm matmul muon attention optimizer blocks
+FAMILIES_amx := device gemm matmul muon attention
 FAMILIES_amx_emulated := $(FAMILIES_amx)
-FAMILIES_CUDA := $(FAMILIES) wgmma
+FAMILIES_CUDA := $(filter-out gemm muon,$(FAMILIES)) wgmma
 families = $(or $(FAMILIES_$1),$(FAMILIES))
 family = -DONE_FAMILY -DFAMILY_$1=1
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cpu_$i.$f := $(COMMON) -O3 -Wno-psabi \

@@ -17,7 +17,7 @@
 #pragma once
 #include "types.h"
 #include "state.h"
-#include "kernels/ops_matmul.h"
+#include "kernels/ops_muon.h"
 
 static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
 static inline int64_t owned_numel(const OwnedMatrix *x) { return x->rows * x->cols; }

@@ -6,7 +6,7 @@
 #pragma once
 #include "types.h"
 #include "layers.h"
-#include "kernels/ops_matmul.h"
+#include "kernels/ops_muon.h"
 #include "kernels/ops_optimizer.h"
 
 // The optimizer's arguments for a piece: no weight decay if the piece has none; its factor of the learning rate.

@@ -27,14 +27,22 @@ FAMILY_OPS(pointwise, PointwiseOps)
 #include "fp8.cuh"
 FAMILY_OPS(loss, LossOps)
 #endif
+#if PART_CPU && FAMILY(gemm) // what the families below multiply with
+#include "kernels/cpu/gemm.h"
+#endif
 #if FAMILY(matmul)
 #include "matmul.cuh"
-#include "muon.cuh"
 #if PART_CUDA
 #include "matmul_cuda.cuh"
-#include "muon_cuda.cuh"
 #endif
 FAMILY_OPS(matmul, MatmulOps)
+#endif
+#if FAMILY(muon) || (PART_CUDA && FAMILY(matmul)) // CUDA's uses kernels of matmul
+#include "muon.cuh"
+#if PART_CUDA
+#include "muon_cuda.cuh"
+#endif
+FAMILY_OPS(muon, MuonOps)
 #endif
 #if FAMILY(attention)
 #include "attention.cuh"

@@ -71,7 +71,7 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
 
 #if PART_CPU
 #include "formulas.cuh"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_job.h"
 
 // The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).
 INLINE GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[0], t.shape[1], true}; }

@@ -27,6 +27,7 @@
 //   in, out (rows, cols): fp32, or bf16; scratch: int32 words, newton_schulz_work_bytes()
 //   master, param (n): as for adamw_update, optimizer.cuh. rows, cols: of the matrix that n elements are a run of
 #pragma once
+#include "ops_muon.h"
 #include "matmul.cuh"
 #include "optimizer.cuh"
 
@@ -84,7 +85,7 @@ void muon_momentum(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs
   CHECK(update.dtype == F32 || update.dtype == BF16, "muon_momentum: update is %s", dtype_name(update.dtype));
   CHECK_DTYPE(momentum, F32);
   CHECK_DTYPE(grad, F32);
-  CALL_OP(c, matmul, muon_momentum, update, momentum, grad, a);
+  CALL_OP(c, muon, muon_momentum, update, momentum, grad, a);
 }
 // Overwrites out (rows, cols), which may be in, with in orthogonalised in `steps` steps (training: MUON_STEPS; 0: only
 // divided by its norm), and scratch, which then holds A and B of the last step (muon_work). A zero matrix stays zero.
@@ -98,7 +99,7 @@ void newton_schulz(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
   const size_t need = newton_schulz_work_bytes(in.shape[0], in.shape[1], in.dtype);
   CHECK((size_t)numel(scratch) * 4 >= need && (uintptr_t)scratch.data % 256 == 0,
         "newton_schulz: scratch has %zu bytes at %p, needs %zu on 256", (size_t)numel(scratch) * 4, scratch.data, need);
-  CALL_OP(c, matmul, newton_schulz, out, in, scratch, steps);
+  CALL_OP(c, muon, newton_schulz, out, in, scratch, steps);
 }
 // Updates master (n), and param as adamw_update does. update (n) fp32 or bf16. Nothing changes in a skipped step.
 void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
@@ -108,7 +109,7 @@ void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a,
         (long long)numel(master), (long long)numel(update));
   CHECK(update.dtype == F32 || update.dtype == BF16, "muon_update: update is %s", dtype_name(update.dtype));
   CHECK(rows > 0 && cols > 0, "muon_update: a matrix of %lld x %lld", (long long)rows, (long long)cols);
-  CALL_OP(c, matmul, muon_update, param, master, update, a, rows, cols);
+  CALL_OP(c, muon, muon_update, param, master, update, a, rows, cols);
 }
 #endif
 

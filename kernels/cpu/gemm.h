@@ -34,6 +34,13 @@
 #include "gemm_few.h"
 #include "gemm_split.h"
 
+size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b) {
+  const size_t bytes = dtype == BF16 ? 2 : c->fast_fp32 ? 6 : 4;               // per element; 6: split in three
+  size_t shared = (size_t)gemm_min(largest_b, GEMM_SHARED_ELEMENTS) * bytes;
+  shared = (shared + shared / 16 + 255) / 256 * 256;         // gaps and padding
+  if (shared < GEMM_SHARED_MIN) shared = GEMM_SHARED_MIN;
+  return shared + (size_t)c->threads * GEMM_THREAD_BYTES;
+}
 static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype) {
   const bool split = c->fast_fp32 && dtype == F32;
 #if defined(__AMX_BF16__) || AMX_EMULATED
@@ -283,8 +290,7 @@ static void gemm_pack_pass(GemmWork *w, int threads) {
   if (!thread_number) w->shared->next_pack = 0;  // for the next pass, which follows another barrier
 }
 
-// Computes the job with c->threads threads, in gemm_workspace_bytes() of c->workspace.
-static __attribute__((unused)) void gemm(Ctx *c, const GemmJob *j) {
+void gemm(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0), own = (size_t)c->threads * GEMM_THREAD_BYTES;
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
   CHECK(j->a.count > 0 && j->b.count > 0 && j->K > 0, "matmul: %lld x %lld of %lld, needs one of each at least",
@@ -319,8 +325,7 @@ static __attribute__((unused)) void gemm(Ctx *c, const GemmJob *j) {
     amx_thread_end();
   });
 }
-// The job's finish_sums alone, with the same bits as in gemm(). b and finish are ignored. Needs the same workspace.
-static __attribute__((unused)) void gemm_sums(Ctx *c, const GemmJob *j) {
+void gemm_sums(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0);
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
   const GemmKernel g = gemm_kernel(c, j->a.dtype);

@@ -5,7 +5,7 @@
 #include "gemm_tiles.h"
 
 enum { GEMM_FEW_ROWS = MATMUL_FEW_ROWS, GEMM_FEW_AHEAD = 512 };  // bytes of rows in order that are asked for ahead
-static bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
+static __attribute__((unused)) bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
   return j->a.count <= GEMM_FEW_ROWS && j->a.k_contiguous && j->b.k_contiguous && !j->finish_sums && !j->lower &&
          !j->b.blocks && !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
          (size_t)(j->K + 64) * GEMM_FEW_ROWS * 4 <= GEMM_SHARED_MIN;
@@ -67,7 +67,7 @@ template <class T, bool DOT, int ROWS> static void gemm_few_columns(Ctx *c, cons
   });
 }
 // A job that gemm_is_few holds of.
-static void gemm_few(Ctx *c, const GemmJob *j, const GemmKernel *g) {
+static __attribute__((unused)) void gemm_few(Ctx *c, const GemmJob *j, const GemmKernel *g) {
 #if GEMM_PAIRS
   if (j->a.dtype == BF16) {
     if (j->a.count == 1) gemm_few_columns<bf16, true, 1>(c, j, g);

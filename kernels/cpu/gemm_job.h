@@ -27,6 +27,16 @@ struct GemmJob {
   // a and b are one operand: only elements on and below the diagonal are wanted. finish also gets some above it.
   bool lower = false;
 };
+INLINE int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to) * to; }
+// Of gemm.h, an object of their own. gemm: computes the job with c->threads threads, in gemm_workspace_bytes() of
+// c->workspace. gemm_sums: the job's finish_sums alone, with the same bits as in gemm(); b and finish are ignored; it
+// needs the same workspace. gemm_workspace_bytes: for GEMMs whose packed b has at most largest_b elements of dtype;
+// larger ones take more passes.
+IMPL(gemm, ISA, void gemm(Ctx *c, const GemmJob *j))
+IMPL(gemm_sums, ISA, void gemm_sums(Ctx *c, const GemmJob *j))
+IMPL(gemm_workspace_bytes, ISA, size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b))
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define GEMM_PAIRS 1                             // a multiply-add of bf16 pairs
@@ -38,6 +48,7 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm; 24 of 32 NEON registers, 4 a row of b, 2 of a
 #endif
+enum { GEMM_UNIT_COLS = 2 * GEMM_NR };           // of a row that are finished at a time
 // If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
 // B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2
 // is for a. Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of

@@ -8,10 +8,6 @@
 #include "block_vec.h"
 #include "gemm_job.h"
 
-INLINE int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to) * to; }
-
 enum { GEMM_GAP = 16 };                          // words after each panel
 INLINE int64_t gemm_panel_words(int width, int64_t words) { return words * width + GEMM_GAP; }
 struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied without conversion
@@ -168,8 +164,8 @@ static void gemm_pack_column_pairs(uint32_t *panel, int width, int64_t panels, G
   }
 }
 // k contiguous: a pair already is a word of memory.
-static void gemm_pack_pairs(uint32_t *panel, int width, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0,
-                            int64_t k_count, int64_t words) {
+static __attribute__((unused)) void gemm_pack_pairs(uint32_t *panel, int width, int64_t panels, const GemmOperand *x,
+                                                    int64_t i0, int64_t k0, int64_t k_count, int64_t words) {
   if (x->blocks) return gemm_pack_blocks<bf16, true>(panel, width, panels, x, i0, k0, k_count, words);
   const GemmSource s = gemm_source(x, i0, k0, k_count);
   if (x->k_contiguous) gemm_pack_rows<GemmPair>(panel, width, panels, s, k_count * 2, words);

@@ -15,16 +15,8 @@ static_assert(GEMM_B_WORDS >= GEMM_COLS * GEMM_K_WORDS, "a k block of a task");
 static const size_t GEMM_SHARED_MIN = (GEMM_B_WORDS + GEMM_COLS_MAX / GEMM_NR * GEMM_GAP) * 4;
 static const int64_t GEMM_SHARED_ELEMENTS = 512 * 8192;
 
-// For GEMMs whose packed b has at most largest_b elements of dtype; larger ones take more passes.
-static size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b) {
-  const size_t bytes = dtype == BF16 ? 2 : c->fast_fp32 ? 6 : 4;               // per element; 6: split in three
-  size_t shared = (size_t)gemm_min(largest_b, GEMM_SHARED_ELEMENTS) * bytes;
-  shared = (shared + shared / 16 + 255) / 256 * 256;         // gaps and padding
-  if (shared < GEMM_SHARED_MIN) shared = GEMM_SHARED_MIN;
-  return shared + (size_t)c->threads * GEMM_THREAD_BYTES;
-}
 struct GemmScratch { uint32_t *group[2]; float *tile[2], *strips, *chains, *sums; };
-static GemmScratch gemm_scratch(const Ctx *c, int thread) {
+static __attribute__((unused)) GemmScratch gemm_scratch(const Ctx *c, int thread) {
   uint32_t *p = (uint32_t *)((char *)c->workspace + (size_t)thread * GEMM_THREAD_BYTES);
   GemmScratch s;
   for (int i = 0; i < 2; i++, p += GEMM_GROUP_WORDS) s.group[i] = p;
@@ -119,7 +111,6 @@ static void gemm_pack_piece(GemmGroup *p) {
 }
 
 // Work that a kernel with idle vector units (AMX) does between its steps; other kernels do it all at once.
-enum { GEMM_UNIT_COLS = 2 * GEMM_NR };
 struct GemmSide {
   const GemmJob *j;
   const float *strip;                            // complete sums that go to finish, part of a row at a time

@@ -25,7 +25,7 @@
 // What the host decides during a step is not on the device's clock: --offload and --comm mpi are rejected there.
 #pragma once
 #include "report.h"
-#include "kernels/ops_matmul.h"
+#include "kernels/ops_muon.h"
 #include "kernels/ops_optimizer.h"
 #include <time.h>
 
