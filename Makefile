@@ -158,7 +158,7 @@ M_neon_bf16 := -march=armv8.2-a+bf16
 FAMILIES := device norms pointwise loss gemm matmul muon attention optimizer blocks
 FAMILIES_amx := device gemm matmul muon attention
 FAMILIES_amx_emulated := $(FAMILIES_amx)
-FAMILIES_CUDA := $(filter-out gemm muon,$(FAMILIES)) wgmma
+FAMILIES_CUDA := attention norms $(filter-out attention norms gemm muon,$(FAMILIES)) wgmma     # the longest first
 families = $(or $(FAMILIES_$1),$(FAMILIES))
 family = -DONE_FAMILY -DFAMILY_$1=1
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cpu_$i.$f := $(COMMON) -O3 -Wno-psabi \

@@ -76,7 +76,7 @@ extern "C" int sched_yield() noexcept {
   const double now = now_ms();
   if (now - last_ms > 0.05) begun_ms = now;      // something was done since the last call: another wait
   if (test_waits_long(now) || test_spectates) usleep(500);
-  else if (now - begun_ms > 4) usleep(20);
+  else if (now - begun_ms > 0.1) usleep(100);
   else syscall(SYS_sched_yield);
   last_ms = now_ms();
   return 0;
@@ -173,7 +173,8 @@ static bool test_ended(TestJob *job, int *code) {
   int status;
   rusage used;
   const char *limit = getenv("TEST_LIMIT_S");
-  const bool late = now_ms() - job->start.ms > (limit ? atoi(limit) : TEST_TIMEOUT_S) * 1e3;
+  const int limit_s = limit ? atoi(limit) : TEST_TIMEOUT_S * (test_is_wide(job->test) ? 4 : 1);
+  const bool late = now_ms() - job->start.ms > limit_s * 1e3;
   if (late || test_interrupted) kill(job->child, SIGKILL);
   if (!wait4(job->child, &status, late || test_interrupted ? 0 : WNOHANG, &used)) return false;
   job->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +

@@ -41,8 +41,11 @@ int32_t chat_end(const Tokenizer *t) {
   return id;
 }
 bool chat_ends(const Tokenizer *t, int32_t id) {
-  for (const char *name : chat_text_ends) if (chat_token(t, name) == id) return true;
-  for (const char *name : chat_turn_ends) if (chat_token(t, name) == id) return true;
+  int n;
+  const char *p = (const char *)tokenizer_token_bytes(t, id, &n);
+  const auto ends = [&](const char *name) { return (size_t)n == strlen(name) && !memcmp(p, name, (size_t)n); };
+  for (const char *name : chat_text_ends) if (ends(name)) return chat_token(t, name) == id;
+  for (const char *name : chat_turn_ends) if (ends(name)) return chat_token(t, name) == id;
   return false;
 }
 // The first special token in a text other than the two given; -1: there is none.

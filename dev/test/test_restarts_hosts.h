@@ -187,7 +187,7 @@ TEST_WAITS(restarts_without_a_host,
   for (int i = 0; i < 3; i++) snprintf(out[i], sizeof out[i], "%s/out%d", test_tmp(), i);
   restarts_reference(150);
   rdzv_run_hosts(&r, 2, "", restarts_script(out[0],
-      "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2 --restart_wait 15",
+      "$TCP --nnodes 2 --node_rank $HOST --nproc_per_node 2 --restarts 2 --restart_wait 25",
       "run\n[ $HOST = 1 ] && { saved 0050; kill -9 $p; starts 2; run 2>$out.err; }\n"
       "[ $HOST = 0 ] && { starts 2; wait_for 'grep -q waits $out.err'; kill -9 $(kids $p); starts 3; saved 0150\n"
       "kill -INT $p; }\n"
@@ -195,7 +195,7 @@ TEST_WAITS(restarts_without_a_host,
   EXPECT(strstr(r.text, "exit codes: 1 1\n"), "a lost host: it ended otherwise:\n%.6000s", r.text);
   restarts_expect_said(&r, "a lost host", {
       ") has ended or is out of reach: all ranks end",
-      ") did not come again within 15 s (--restart_wait): it is left out",
+      ") did not come again within 25 s (--restart_wait): it is left out",
       "it starts again (1 of 2) with 2 ranks (before 4) from the checkpoint of step ",
       ") came while the run continues: it waits for the next start",
       "it starts again (2 of 2) with 4 ranks (before 2) from the checkpoint of step "});
