@@ -56,11 +56,12 @@ static inline void flight_put_text(FlightSink *s, const char *name, const char *
   }
   flight_put(s, "%s,", text ? "\"" : "");
 }
-static inline void flight_put_entry(FlightSink *s, const FlightEntry *e, int64_t now_ns, bool first) {
 #define X(id, word) word,
-  static const char *const words[] = {FLIGHT_KINDS(X)};
+const char *const flight_kind_words[FLIGHT_KIND_COUNT] = {FLIGHT_KINDS(X)};
 #undef X
-  flight_put(s, "%s\n{\"s\":%.9f,\"kind\":\"%s\",", first ? "" : ",", (double)(e->ns - now_ns) * 1e-9, words[e->kind]);
+static inline void flight_put_entry(FlightSink *s, const FlightEntry *e, int64_t now_ns, bool first) {
+  flight_put(s, "%s\n{\"s\":%.9f,\"kind\":\"%s\",", first ? "" : ",", (double)(e->ns - now_ns) * 1e-9,
+             flight_kind_words[e->kind]);
   flight_put_text(s, "what", e->what);
   flight_put(s, "\"step\":%lld,\"microbatch\":%d,\"stage\":%d,\"number\":%d}", (long long)e->step, e->microbatch,
              e->stage, e->number);

@@ -22,6 +22,7 @@
 #define X(id, word) id,
 enum FlightKind { FLIGHT_KINDS(X) FLIGHT_KIND_COUNT };
 #undef X
+extern const char *const flight_kind_words[FLIGHT_KIND_COUNT];
 enum { FLIGHT_ENTRIES = 1024, FLIGHT_FORMAT = 1 };         // of a ring: a power of two; of its file
 enum { STAGE_NONE = -1, MICROBATCH_NONE = -1 };
 struct FlightEntry {

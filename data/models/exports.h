@@ -186,8 +186,7 @@ static char *export_config_text(ModelShape shape, const TextEnds *ends, const ch
   cJSON_AddNullToObject(c, "n_inner");
   cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
   cJSON_AddNumberToObject(c, "initializer_range", 0.02);
-  static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
-  for (const char *name : dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
+  for (const char *name : gpt2_dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
   cJSON_AddTrueToObject(c, "scale_attn_weights");
   cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
   cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");

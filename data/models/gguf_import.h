@@ -349,7 +349,7 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
     cJSON_AddBoolToObject(c, "attention_bias", set_entry(s, "blk.0.attn_q.bias", NULL) != NULL);
     cJSON_AddBoolToObject(c, "mlp_bias", set_entry(s, "blk.0.ffn_up.bias", NULL) != NULL);
     gguf_config_layers(g, arch, family, window > 0, c);
-    for (const char *name : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) cJSON_AddNumberToObject(c, name, 0);
+    for (const char *name : gpt2_dropouts) cJSON_AddNumberToObject(c, name, 0);
   }
   free(arch);
   free(kind);

@@ -117,16 +117,16 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
 
 // Reads dropout: this program has one rate, the file three; `warning` says so if these differ.
 static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *warning, size_t warning_bytes) {
-  static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
   double p[3] = {};
   for (int i = 0; i < 3; i++) {
-    if (!import_config_number(c, names[i], 0.1, &p[i])) return false;
-    if (!(p[i] >= 0 && p[i] <= 0.99)) return import_config_reject(c, "%s is %g, expected 0 to 0.99", names[i], p[i]);
+    if (!import_config_number(c, gpt2_dropouts[i], 0.1, &p[i])) return false;
+    if (p[i] >= 0 && p[i] <= 0.99) continue;
+    return import_config_reject(c, "%s is %g, expected 0 to 0.99", gpt2_dropouts[i], p[i]);
   }
-  *dropout = p[0];
-  if (p[1] != p[0] || p[2] != p[0])
+  *dropout = p[2];
+  if (p[1] != p[2] || p[0] != p[2])
     snprintf(warning, warning_bytes, "embd_pdrop %g and attn_pdrop %g are not resid_pdrop %g: dropout %g is used in "
-             "all three places", p[1], p[2], p[0], p[0]);
+             "all three places", p[1], p[0], p[2], p[2]);
   return true;
 }
 

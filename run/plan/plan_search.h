@@ -79,26 +79,26 @@ static inline void search_batches(SearchAxis *a, const Options *asked, const Opt
   search_set(v, OPT_batch_size, "%lld", (long long)resolved->batch_size);
   if (!asked->given[OPT_global_batch]) search_set(v, OPT_grad_accum, "%lld", (long long)resolved->grad_accum);
 }
-static inline void search_words(SearchAxis *a, int option, const char *const *words) {
-  for (; *words; words++) search_set(search_value(a), option, "%s", *words);
+static inline void search_choices(SearchAxis *a, int option) {   // all that the option has but auto and what ... means
+  for (const char *c = option_specs[option].choices, *end; *c; c = end + (*end == '|')) {
+    end = c + strcspn(c, "|");
+    if (strncmp(c, "auto", 4) && *c != '.') search_set(search_value(a), option, "%.*s", (int)(end - c), c);
+  }
 }
 // Fills in all axes. asked: the options as given; resolved: the same completed.
 static inline void search_axes(SearchAxis *axis, const Options *asked, const Options *resolved, bool gpu) {
-  static const char *const accumulate[] = {"sharded", "local", NULL};
-  static const char *const levels[] = {"none", "gelu", "norm", "mlp", "block", NULL};
-  static const char *const offload[] = {"none", "optimizer", "params", NULL};
   static const char *const dtypes[][3] = {{"fp32", "fp32", "fp32"}, {"bf16", "bf16", "bf16"}, {"bf16", "fp32", "bf16"}};
   search_shardings(&axis[AXIS_SHARDING], (int)resolved->world, (int)resolved->ranks_per_host);
   search_batches(&axis[AXIS_BATCH], asked, resolved);
-  search_words(&axis[AXIS_ACCUMULATE], OPT_accumulate, accumulate);
-  search_words(&axis[AXIS_RECOMPUTE], OPT_recompute, levels);
+  search_choices(&axis[AXIS_ACCUMULATE], OPT_accumulate);
+  search_choices(&axis[AXIS_RECOMPUTE], OPT_recompute);
   for (const auto &d : dtypes) {
     SearchValue *v = search_value(&axis[AXIS_DTYPE]);
     search_set(v, OPT_param_dtype, "%s", d[0]);
     search_set(v, OPT_reduce_dtype, "%s", d[1]);
     search_set(v, OPT_buffer_dtype, "%s", d[2]);
   }
-  search_words(&axis[AXIS_OFFLOAD], OPT_offload, offload);
+  search_choices(&axis[AXIS_OFFLOAD], OPT_offload);
   if (!gpu) axis[AXIS_OFFLOAD].values = 1;
 }
 

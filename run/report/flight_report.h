@@ -67,16 +67,13 @@ static inline const char *flight_read_head(FlightRecord *r, const cJSON *json) {
   return NULL;
 }
 static inline const char *flight_read_row(FlightRow *row, const cJSON *o) {
-#define X(id, word) word,
-  static const char *const words[] = {FLIGHT_KINDS(X)};
-#undef X
   const char *kind;
   int64_t microbatch = 0, stage = 0, number = 0;
   int k = 0;
   if (!cJSON_IsObject(o)) return "entries";
   if (!flight_number(o, "s", -1e9, 0, &row->s)) return "s";
   if (!flight_text(o, "kind", 16, false, &kind)) return "kind";
-  while (k < FLIGHT_KIND_COUNT && strcmp(words[k], kind)) k++;
+  while (k < FLIGHT_KIND_COUNT && strcmp(flight_kind_words[k], kind)) k++;
   if (k == FLIGHT_KIND_COUNT) return "kind";
   row->kind = (FlightKind)k;
   const bool bare = k == FLIGHT_STEP || k == FLIGHT_STAGE, numbered = k == FLIGHT_BEGIN || k == FLIGHT_END;
