@@ -342,7 +342,10 @@ static const char *const test_longest[] = {
     "modes_on_6_ranks", "kill_at_random_instants", "schedule_nccl_without_graphs",
     "muon_gives_one_rank_s_bits_over_streams", "cli_chat_runs_and_resumes", "docs_made_output_is_what_is_printed",
     "machine_busy_cores_are_told", "ranks_and_threads_change_no_bit_bf16_wire", "docs_experiments_are_built",
-    "search_rows_are_plans", "first_make_probes_once"};
+    "search_rows_are_plans", "first_make_probes_once", "schedule_eval_between_steps", "schedule_mpi_in_any_order",
+    "cuda_cross_entropy_forms", "schedule_needs_every_wait_nccl", "doors_of_instruction_sets", "search_of_few_blocks",
+    "schedule_log_is_proven_cpu", "block_heads_share_k_and_v", "schedule_needs_every_wait_graph", "trace_of_gpus",
+    "ops_touch_what_they_declare", "generated_corpus_reaches_its_entropy"};
 enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
 static const char *test_longest_name(int i) { return i < TEST_LONGEST ? test_longest[i] : NULL; }
 static int test_length(const TestCase *t) {                      // place among the longest, or after all of them

@@ -208,11 +208,11 @@ TEST(results_that_are_not_written_are_an_error,
          "%d:\n%.2000s", r.code, r.text);
   cli_free(&r);
   cli_need_mount_namespace();
-  static char many[2000];
+  static char many[1200];
   for (size_t i = 0; i < sizeof many; i += 2) memcpy(many + i, "a\n", 2);
   cli_write(cli_path("p"), many, sizeof many);
-  for (const char *options : {"--prompts @/p", "--sample_tokens 16000"}) {
-    CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=16k tmpfs %s && exec %s %s --init_from %s --sample_only "
+  for (const char *options : {"--prompts @/p", "--sample_tokens 5000"}) {
+    CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=8k tmpfs %s && exec %s %s --init_from %s --sample_only "
             "--out %s %s'", cli_path("mnt"), cli_ranks(2), cli_small(), cli_path("w"), cli_path("mnt"),
             cli_expand(options));
     EXPECT(r.code == EXIT_MISSING && strstr(r.text, "cannot be written: No space left on device"),
