@@ -164,6 +164,7 @@ struct FsdpConfig {
   Offload offload;
   const Ops *host_ops;                           // the CPU ops of an offloaded optimizer
   OptimizerKind optimizer;
+  Dtype moment_dtype;                            // F32, or BF16, stochastically rounded: of AdamW alone
   CommKind comm;
   bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
                                                  // parameters are copied from there, not read zero-copy

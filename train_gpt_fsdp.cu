@@ -947,7 +947,8 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
 static OptimizerArgs optimizer_args(const Options *o) {
   OptimizerArgs a = {};
   a.kind = o->optimizer;
-  a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay};
+  a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay, 1,
+                      (uint64_t)o->seed};
   a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
   a.muon = MuonArgs{(float)o->muon_momentum, (float)o->weight_decay, o->muon_nesterov == OPT_muon_nesterov_on,
                     o->muon_adjust == OPT_muon_adjust_match_rms_adamw};

@@ -493,16 +493,15 @@ static inline void fsdp_open_pool(Fsdp *f) {
 }
 void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->lay.chunk_numel;
-  const size_t state = fsdp_trains(f) * (size_t)f->lay.state_numel * 4, scales = (size_t)f->lay.scales * 4;
+  const size_t moment = fsdp_trains(f) * dtype_bytes(f->cfg.moment_dtype), scales = (size_t)f->lay.scales * 4;
   const size_t others = f->lay.mirrored ? fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1) : 0;
   const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote;
   fsdp_declare_work(f, m);
   // The optimizer's state, on the device or, offloaded, in host memory.
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->shards.master);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->shards.low);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->shards.m);
-  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, fsdp_trains(f) * (size_t)f->lay.second_numel * 4,
-                 &f->shards.v);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, (size_t)f->lay.state_numel * moment, &f->shards.m);
+  memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, (size_t)f->lay.second_numel * moment, &f->shards.v);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_LANDING, (size_t)f->lay.owned.slots * f->lay.owned.host_bytes,
                  &f->muon.host);
   const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;

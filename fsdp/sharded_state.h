@@ -3,7 +3,8 @@
 //
 // Masters, moments and gradients are fp32, on the device or, if offloaded, on the host. Parameter shards, which are
 // gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
-// upper half of its master, and the lower half is stored beside it (master.cuh). Files have all masters in fp32.
+// upper half of its master, and the lower half is stored beside it (master.cuh). Moments may be stored in bf16. Files
+// have all masters and moments in fp32.
 #pragma once
 #include "types.h"
 #include "gather.h"
@@ -14,8 +15,18 @@
 // The context that the optimizer runs in: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
+// This rank's moments, STATE_M or STATE_V, of piece i of unit u. data is NULL if it has none.
+static inline Tensor fsdp_piece_moment(const Fsdp *f, ShardState state, int u, int i) {
+  const Unit *q = &f->lay.unit[u];
+  const Piece *c = &q->piece[i];
+  char *const at = state == STATE_V ? f->shards.v : f->shards.m;
+  const int64_t first = state == STATE_V ? q->second_base + c->second_at : q->state_base + c->state_at;
+  const Dtype dtype = f->cfg.moment_dtype;
+  const bool has = at && c->moments >= (state == STATE_V ? 2 : 1);
+  return tensor_of(has ? at + (size_t)first * dtype_bytes(dtype) : NULL, dtype, c->numel);
+}
 // Where this rank's part of piece i of unit u is in an fp32 state. NULL if it is not there: a frozen piece has only
-// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32.
+// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32, nor a moment in bf16.
 static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
@@ -26,8 +37,7 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_GRAD && !piece_trains(c)) return NULL;
   if (state == STATE_GRAD && f->lay.stage[q->stage].grads == GRADS_SHARD_IN_WHOLE) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->shards.grads ? f->shards.grads + q->sum_base + c->state_at : NULL;
-  if (state == STATE_V) return f->shards.v && c->moments == 2 ? f->shards.v + q->second_base + c->second_at : NULL;
-  return f->shards.m && piece_trains(c) ? f->shards.m + q->state_base + c->state_at : NULL;
+  return f->cfg.moment_dtype == F32 ? (float *)fsdp_piece_moment(f, state, u, i).data : NULL;
 }
 // The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
@@ -43,6 +53,27 @@ static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, f
   float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
   *at = piece ? piece + run->in_piece : NULL;
   return true;
+}
+// The elements `run` of parameter p in the parameter shard, as stored.
+static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
+  const Param *q = &f->lay.param[p];
+  if (q->keeps) {
+    const int i = q->kept[run.part].piece;
+    const Piece *c = &f->lay.unit[q->unit].piece[i];
+    char *at = fsdp_own_piece(f, q->unit, i) + piece_at(c, run.in_piece);
+    return tensor_of(at, BLOCKS, (int64_t)piece_at(c, run.numel));
+  }
+  return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
+                   run.numel);
+}
+// The elements `run` of parameter p where they are stored in another form than an fp32 state. data is NULL if p does not
+// have the moment.
+static inline Tensor fsdp_own_state(const Fsdp *f, ShardState state, int p, Span run) {
+  const Param *q = &f->lay.param[p];
+  if (state == STATE_MASTER) return fsdp_own_stored(f, p, run);
+  const Tensor piece = state == STATE_GRAD ? Tensor{} : fsdp_piece_moment(f, state, q->unit, q->piece);
+  if (!piece.data) return Tensor{};
+  return tensor_of((char *)piece.data + (size_t)run.in_piece * dtype_bytes(piece.dtype), piece.dtype, run.numel);
 }
 // How snapshots are copied: past the caches, because a snapshot is not read soon, and lines that are written whole need
 // not be read first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may start
@@ -62,7 +93,7 @@ static inline void copy_past_caches(const Ctx *c, float *to, const float *from, 
 void fsdp_snapshot_own(Fsdp *f, ShardState state, int p, float *to) {
   Span run;
   float *from;
-  if (!fsdp_own(f, state, p, &run, &from) || (!from && state != STATE_MASTER)) return;
+  if (!fsdp_own(f, state, p, &run, &from) || (!from && !fsdp_own_state(f, state, p, run).data)) return;
   if (!from) fsdp_get_own(f, state, p, 0, to, run.numel);
   else if (f->ctx->ops->nccl) f->ctx->ops->copy(f->ctx, to, from, (size_t)run.numel * 4);
   else copy_past_caches(f->ctx, to, from, run.numel);
@@ -83,18 +114,6 @@ int fsdp_stage_of_gradient(const Fsdp *f, const void *p, uint64_t *round) {
       return f->lay.unit[u].stage;
     }
   return STAGE_NONE;
-}
-// The elements `run` of parameter p in the parameter shard, as stored.
-static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
-  const Param *q = &f->lay.param[p];
-  if (q->keeps) {
-    const int i = q->kept[run.part].piece;
-    const Piece *c = &f->lay.unit[q->unit].piece[i];
-    char *at = fsdp_own_piece(f, q->unit, i) + piece_at(c, run.in_piece);
-    return tensor_of(at, BLOCKS, (int64_t)piece_at(c, run.numel));
-  }
-  return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
-                   run.numel);
 }
 // The lower halves of the masters of the elements `run` of parameter p. data is NULL if its masters are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Span run) {
@@ -348,7 +367,16 @@ void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *hos
     return;
   }
   CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
-  CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->lay.param[p].name);
+  const Tensor stored = fsdp_own_state(f, state, p, Span{run.in_range + at, run.in_piece + at, n});
+  CHECK(to || stored.data, "%s: %s has no such state", __func__, f->lay.param[p].name);
+  bf16 half[SCRATCH_NUMEL];
+  for (int64_t done = 0, k; !to && state != STATE_MASTER && done < n; done += k) {
+    k = min64(n - done, SCRATCH_NUMEL);
+    for (int64_t i = 0; i < k; i++) round_to(&half[i], host[done + i]);
+    f->ctx->ops->copy(f->ctx, (bf16 *)stored.data + done, half, (size_t)k * 2);
+    f->ctx->ops->sync(f->ctx);
+  }
+  if (!to && state != STATE_MASTER) return;
   if (to) {
     if (pass == PASS_STORE) f->ctx->ops->copy(f->ctx, to + at, host, (size_t)n * 4);
     f->ctx->ops->sync(f->ctx);
@@ -385,15 +413,18 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   liveness_progress();
   if (f->lay.param[p].keeps && state == STATE_MASTER) { fsdp_get_kept(f, p, at, host, n); return; }
   CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
-  if (!from && state != STATE_MASTER) { memset(host, 0, (size_t)n * 4); return; }
+  const Tensor stored = from ? Tensor{} : fsdp_own_state(f, state, p, Span{run.in_range + at, run.in_piece + at, n});
+  if (!from && !stored.data) { memset(host, 0, (size_t)n * 4); return; }
   if (from) {
     f->ctx->ops->copy(f->ctx, host, from + at, (size_t)n * 4);
     f->ctx->ops->sync(f->ctx);
     return;
   }
   const Param *q = &f->lay.param[p];
-  if (f->lay.unit[q->unit].piece[q->piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
-  const Tensor stored = fsdp_own_stored(f, p, Span{run.in_range + at, run.in_piece + at, n});
+  if (state == STATE_MASTER && f->lay.unit[q->unit].piece[q->piece].split) {
+    fsdp_get_split(f, p, run, at, host, n);
+    return;
+  }
   const size_t b = dtype_bytes(stored.dtype);
   char *raw = (char *)host + (size_t)n * (4 - b);                // at the end: widening from the front keeps it
   float scale = 1;

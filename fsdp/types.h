@@ -216,7 +216,8 @@ struct FsdpMemory {
 };
 // What this rank owns of all units, in order of units, in the memory of the optimizer (host memory if offloaded).
 struct FsdpShards {
-  float *master, *m, *v, *grads;
+  float *master, *grads;
+  char *m, *v;                                   // in moment_dtype
   low16 *low;                                    // low 16 bits of the masters of bf16 parameters (kernels/master.cuh)
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; [world][scales] all maxima
   int64_t *host_limbs;                           // offloaded, pinned: limbs of the gradient norm's exact sum

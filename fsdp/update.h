@@ -98,18 +98,25 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   a = piece_args(q, a);
   Tensor param = tensor_of(q->has_master && q->like->dtype != F8 ? params + q->shard_at : NULL, q->like->dtype, n);
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
-  Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
+  const Tensor m = fsdp_piece_moment(f, STATE_M, u, i), v = fsdp_piece_moment(f, STATE_V, u, i);
   Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
-  float *const second = a.kind == OPTIMIZER_SGD ? NULL : fsdp_piece_state(f, STATE_V, u, i);
-  const Tensor v = tensor_of(second, F32, n);
   const int64_t chunk = layers_chunk(f, n);
-  for (int64_t at = 0; at < n; at += chunk) {
-    const int64_t k = min64(chunk, n - at);
-    const Tensor to = run_of(param, at, k), p = run_of(master, at, k), g = run_of(grad, at, k);
-    layer_before(f, u, to, p, g);
-    if (a.kind == OPTIMIZER_SGD) sgd_update(c, to, p, run_of(m, at, k), g, a.sgd);
-    else adamw_update(c, to, p, run_of(m, at, k), run_of(v, at, k), g, a.adamw);
-    layer_after(f, u, to, p);
+  // The whole piece at once; parameter by parameter where random numbers are counted by their elements.
+  const bool whole = f->cfg.moment_dtype == F32;
+  for (int k = 0; k < (whole ? 1 : f->lay.params); k++) {
+    const Param *x = &f->lay.param[k];
+    Span run = {0, 0, n};
+    if (!whole && (x->unit != u || x->piece != i || !shard_run(&f->lay.unit[u], x, f->mesh.shard.me, &run))) continue;
+    a.adamw.param = (uint32_t)k;
+    for (int64_t at = run.in_piece, end = at + run.numel; at < end; at += chunk) {
+      const int64_t numel_ = min64(chunk, end - at);
+      const Tensor to = run_of(param, at, numel_), p = run_of(master, at, numel_), g = run_of(grad, at, numel_);
+      layer_before(f, u, to, p, g);
+      a.adamw.element = run.in_range + at - run.in_piece;
+      if (a.kind == OPTIMIZER_SGD) sgd_update(c, to, p, run_of(m, at, numel_), g, a.sgd);
+      else adamw_update(c, to, p, run_of(m, at, numel_), run_of(v, at, numel_), g, a.adamw);
+      layer_after(f, u, to, p);
+    }
   }
 }
 

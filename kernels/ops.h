@@ -68,8 +68,14 @@ enum PreferenceLoss : int { PREFERENCE_NONE, PREFERENCE_DPO, PREFERENCE_IPO, PRE
 struct PreferenceArgs { PreferenceLoss loss; double beta, smoothing, gamma; };
 enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen answer, of the rejected one, accuracy
 
-// lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
-struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
+// lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters. Moments in bf16 are
+// rounded by random numbers of seed, step, parameter and element, of which `element` is the first that is given.
+struct AdamwArgs {
+  float beta1, beta2, eps, weight_decay, lr_scale = 1;
+  uint64_t seed = 0;
+  uint32_t param = 0;
+  int64_t element = 0;
+};
 struct SgdArgs { float momentum, weight_decay, lr_scale = 1; };
 struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; float lr_scale = 1; };
 enum { MUON_STEPS = 5 };                         // of newton_schulz, in training

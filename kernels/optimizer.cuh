@@ -7,6 +7,8 @@
 //                    m += (1 - beta1) (g - m)
 //                    v  = beta2 v + (1 - beta2) g^2
 //                    p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
+//                  with m and v in fp32; where they are stored in bf16 they are then rounded stochastically, m by the low
+//                  16 bits of the element's random number, v by the others (random.h)
 //   sgd_update     torch.optim.SGD with dampening 0; decay is added to the gradient (L2), unlike in AdamW:
 //                    g = grad_scale grad + weight_decay p
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does
@@ -21,13 +23,18 @@
 //   p                      is master (n) fp32; param (n), any floating dtype, is overwritten with p rounded
 //                          (master.cuh); param.data NULL: the master is the parameter. Or master (n) is low16: then
 //                          param is bf16 and holds the upper half of p, and master the lower half
-//   m, v, momentum, grad (n) fp32
+//   m, v (n)               both fp32 or both bf16
+//   momentum, grad (n)     fp32
 #pragma once
 #include "master.cuh"
 #include "norm.h"
 
 // ---- factors of one update, the same code on every device
-struct AdamwFactors { bool skip; float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
+struct AdamwFactors {
+  bool skip;
+  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step;
+  uint32_t number;                               // of the step
+};
 HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
   const double lr = (double)s->in.lr * (double)a.lr_scale;
   AdamwFactors f = {s->skip != SKIP_NOT,
@@ -38,7 +45,8 @@ HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
                     (float)(1.0 - (double)a.beta2),
                     (float)(1.0 / sqrt((double)s->bias_correction2)),
                     a.eps,
-                    (float)(-lr / (double)s->bias_correction1)};
+                    (float)(-lr / (double)s->bias_correction1),
+                    s->in.step};
   return f;
 }
 
@@ -50,8 +58,8 @@ void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tenso
   CHECK(numel(m) == n && numel(v) == n && numel(grad) == n,
         "adamw_update: master has %lld elements, m %lld, v %lld, grad %lld", (long long)n, (long long)numel(m),
         (long long)numel(v), (long long)numel(grad));
-  CHECK_DTYPE(m, F32);
-  CHECK_DTYPE(v, F32);
+  CHECK(m.dtype == v.dtype && (m.dtype == F32 || m.dtype == BF16), "adamw_update: m is %s, v %s", dtype_name(m.dtype),
+        dtype_name(v.dtype));
   CHECK_DTYPE(grad, F32);
   CALL_OP(c, optimizer, adamw_update, param, master, m, v, grad, a);
 }
@@ -85,11 +93,12 @@ void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
 
 #if (PART_CPU || PART_CUDA) && FAMILY(optimizer)
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
-template <class T, class M, bool CAST> struct AdamwOp {
+// S: of the moments.
+template <class T, class M, bool CAST, class S> struct AdamwOp {
   typedef AdamwFactors Factors;
   T *param;
   M *master;
-  float *m, *v;
+  S *m, *v;
   const float *grad;
   AdamwArgs args;
   const StepState *state;
@@ -105,6 +114,13 @@ template <class T, class M, bool CAST> struct AdamwOp {
       const vf divisor = vf_fma(vf_sqrt(v), vf_set1(f->root2), vf_set1(f->eps));
       p = vf_fma(vf_div(m, divisor), vf_set1(f->step), vf_mul(p, vf_set1(f->decay)));
     }, p, pm, pv, g);
+    if constexpr (sizeof(S) == 2) {
+      auto bits = philox_words(args.seed, Philox{0, args.param, f->number, RANDOM_MOMENTS}, args.element + i, n);
+      each(n, [](vf &m, vf &v, vi bits) LANES_EACH {
+        m = vf_round_random(m, bits);
+        v = vf_round_random(v, vi_shr(bits, 16));
+      }, pm, pv, bits);
+    }
     vf_store_n(m + i, pm, n);
     vf_store_n(v + i, pv, n);
     masters_store<CAST>(param + i, master + i, p, n);
@@ -112,16 +128,20 @@ template <class T, class M, bool CAST> struct AdamwOp {
 };
 // Five blocks fit into an SM's registers. Without a bound ptxas also aims at five blocks for fp32 parameters with
 // masters, and spills.
-template <class T, class M, bool CAST>
+template <class S, class T, class M, bool CAST>
 static void adamw_run(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  const AdamwOp<T, M, CAST> op = {param, (M *)master.data, (float *)m.data, (float *)v.data, (const float *)grad.data,
-                                  a, c->state};
+  const AdamwOp<T, M, CAST, S> op = {param, (M *)master.data, (S *)m.data, (S *)v.data, (const float *)grad.data, a,
+                                     c->state};
   flat_by<CAST && sizeof(T) == 4 ? 4 : 5>(c, op, numel(master), param, op.master, op.m, op.v, op.grad);
 }
+template <class S>
+static void adamw_of(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  if (master.dtype == LOW16) adamw_run<S, bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
+  else if (!param.data) adamw_run<S, float, float, false>(c, (float *)master.data, master, m, v, grad, a);
+  else DISPATCH(param.dtype, T, adamw_run<S, T, float, true>(c, (T *)param.data, master, m, v, grad, a));
+}
 void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  if (master.dtype == LOW16) adamw_run<bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
-  else if (!param.data) adamw_run<float, float, false>(c, (float *)master.data, master, m, v, grad, a);
-  else DISPATCH(param.dtype, T, adamw_run<T, float, true>(c, (T *)param.data, master, m, v, grad, a));
+  (m.dtype == BF16 ? adamw_of<bf16> : adamw_of<float>)(c, param, master, m, v, grad, a);
 }
 
 // ---- SGD -----------------------------------------------------------------------------------------------------------

@@ -6,16 +6,19 @@
 //   philox4x32        four words of one counter                                          (everywhere)
 //   dropout_scale     1/(1-p) where element j of a sample is kept, else 0                (everywhere)
 //   philox16          the words of four neighbouring counters, in order                  (CPU sections)
+//   philox_words      words of up to 16 neighbouring elements; of a CUDA thread's: lane.cuh
 //   dropout_scale16   dropout_scale of 16 neighbouring elements, any alignment           (CPU sections)
 //
 // Key: the seed. Counter (x, y, z, w):
-//   dropout       x = element / 4, y = sample, z = step, w = tensor; word element % 4    element < 2^34, w < 2^32 - 2
+//   dropout       x = element / 4, y = sample, z = step, w = tensor; word element % 4    element < 2^34, w < 2^32 - 3
 //   normal_fill   x, y = (element / 4) low and high, z = tensor, w = 2^32 - 1            (elementwise.cuh)
+//   moments       x = element / 4, y = parameter, z = step, w = 2^32 - 3; word element % 4       (optimizer.cuh)
 //   sampling      x = number of the token sampled, w = 2^32 - 2                          (trainer)
 #pragma once
 #include "ops.h"
 
 struct Philox { uint32_t x, y, z, w; };
+enum : uint32_t { RANDOM_MOMENTS = UINT32_MAX - 2 };             // w of the counters that round moments
 
 HD Philox philox4x32(uint64_t seed, Philox c) {
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -59,17 +62,21 @@ INLINE vi philox16(uint64_t seed, Philox c) {
   return s;
 }
 
-// dropout_scale of elements element .. element+15 of a sample. An element that is a multiple of 4 costs half the time.
+// Words of elements element .. element+15: word element % 4 of counter (element / 4, c.y, c.z, c.w). An element that is
+// a multiple of 4 costs half the time.
+INLINE vi philox_words(uint64_t seed, Philox c, int64_t element, int64_t = VF) {
+  c.x = (uint32_t)(element >> 2);
+  const vi words = philox16(seed, c);
+  if (!(element & 3)) return words;
+  uint32_t both[32];
+  vi_store(both, words);
+  c.x += 4;
+  vi_store(both + 16, philox16(seed, c));
+  return vi_load(both + (element & 3));
+}
+// dropout_scale of elements element .. element+15 of a sample.
 INLINE vf dropout_scale16(const Dropout *d, int64_t sample, int64_t element) {
-  Philox c = {(uint32_t)(element >> 2), (uint32_t)sample, d->step, d->tensor};
-  vi words = philox16(d->seed, c);
-  if (element & 3) {
-    uint32_t both[32];
-    vi_store(both, words);
-    c.x += 4;
-    vi_store(both + 16, philox16(d->seed, c));
-    words = vi_load(both + (element & 3));
-  }
+  const vi words = philox_words(d->seed, Philox{0, (uint32_t)sample, d->step, d->tensor}, element);
   return vf_select(vi_below(words, dropout_threshold(d->p)), vf_zero(), vf_set1(1.0f / (1.0f - d->p)));
 }
 #endif

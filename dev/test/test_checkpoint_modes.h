@@ -68,7 +68,7 @@ TEST_MPI(checkpoints_know_no_schedule, 6,
 }
 TEST_MPI(checkpoints_keep_every_dtype, 6,
          "fp32 computed in bf16 or fp16, bf16 in fp32, matrices gathered in E4M3: masters are saved, whatever dtype "
-         "is stored") {
+         "is stored; moments in bf16 are, and are rounded by no rank, layout or start") {
   resume_modes({{"--param_dtype fp32 --buffer_dtype bf16 --logits_dtype bf16", 4, "--mesh 2x2", 3,
                  "--shard dim0 --save_async", 2, POKE_NONE},
                 {"--param_dtype fp32 --buffer_dtype fp16 --optimizer sgd", 2, "--save_async", 4, "--mesh 2x2", 3,
@@ -77,7 +77,11 @@ TEST_MPI(checkpoints_keep_every_dtype, 6,
                  POKE_NONE},
                 {"--param_dtype bf16 --reduce_dtype bf16 --fp8 gather", 4, "--mesh 2x2 --save_async", 6,
                  "--shard dim0 --shm off", 2, POKE_NONE},
-                {"--fp8 gather --optimizer sgd", 3, "--wrap model", 2, "--strategy no_shard", 3, POKE_NONE}});
+                {"--fp8 gather --optimizer sgd", 3, "--wrap model", 2, "--strategy no_shard", 3, POKE_NONE},
+                {"--moment_dtype bf16 --n_embd 15", 4, "--shard dim0 --save_async", 3, "--wrap min_params:200", 2,
+                 POKE_NONE},
+                {"--moment_dtype bf16 --param_dtype bf16 --fp8 gather", 6, "--mesh 2x3", 2, "--wrap model --save_async",
+                 3, POKE_NONE}});
 }
 TEST_MPI(checkpoints_keep_what_is_frozen, 6,
          "frozen bf16 and E4M3 without masters, all but biases, all blocks: their values are saved, are loaded again "

@@ -418,7 +418,7 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// kind 0: AdamW; 1: SGD; 2: SGD with momentum. The master is the parameter, or separate, or in halves with a bf16 one.
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum; 3: AdamW with moments in bf16. The master is the parameter, or separate, or in halves with a bf16 one.
 enum CudaMaster { CUDA_MASTER_ITSELF, CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES };
 static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMaster master, int64_t n, int64_t shift) {
   const bool cast = master != CUDA_MASTER_ITSELF, halves = master == CUDA_MASTER_HALVES;
@@ -426,9 +426,9 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
   CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, 1, 1, 1), state);
   const Tensor none = {};
   const int64_t all = n + shift;
-  Tensor cpu[4] = {cast ? op_tensor(dtype, all) : none, op_random_tensor(1, 0.1, F32, all), op_tensor(F32, all),
-                   op_tensor(F32, all)}, gpu[4];
-  for (int i = 2; i < 4; i++) memset(cpu[i].data, 0, (size_t)all * 4);
+  Tensor cpu[4] = {cast ? op_tensor(dtype, all) : none, op_random_tensor(1, 0.1, F32, all),
+                   op_tensor(kind == 3 ? BF16 : F32, all), op_tensor(kind == 3 ? BF16 : F32, all)}, gpu[4];
+  for (int i = 2; i < 4; i++) memset(cpu[i].data, 0, (size_t)all * dtype_bytes(cpu[i].dtype));
   const Tensor start = cpu[1];
   if (halves) param_from_master(&o.cpu, cpu[0], cpu[1] = op_tensor(LOW16, all), start);
   for (int i = 0; i < 4; i++) {
@@ -446,6 +446,7 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
       Ctx *c = device ? &o.gpu : &o.cpu;
       Tensor *t = device ? gpu : cpu, g = device ? d_grad : grad;
       if (kind == 0) adamw_update(c, t[0], t[1], t[2], t[3], g, {0.9f, 0.95f, 1e-8f, 0.1f});
+      else if (kind == 3) adamw_update(c, t[0], t[1], t[2], t[3], g, {0.9f, 0.95f, 1e-8f, 0.1f, 1, 7, 2, n});
       else if (kind == 1) sgd_update(c, t[0], t[1], none, g, {0.0f, 0.01f});
       else sgd_update(c, t[0], t[1], t[2], g, {0.9f, 0.01f});
     }
@@ -455,7 +456,7 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
 }
 TEST(cuda_optimizers, "CUDA AdamW and SGD have the CPU's bits, aligned or not; a skipped step changes nothing") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 4; kind++) {
       for (Dtype dtype : {F32, BF16, F16}) cuda_check_optimizer(ops, kind, dtype, CUDA_MASTER_BESIDE, 2055, 0);
       cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 1, 0);
       cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 4099, 0);
@@ -467,7 +468,7 @@ TEST(cuda_optimizers, "CUDA AdamW and SGD have the CPU's bits, aligned or not; a
 }
 TEST(cuda_optimizers_all, "CUDA AdamW and SGD have the CPU's bits over more elements than one round of the grid") {
   for (int i = 0; const Ops *ops = device_table(i); i++)
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < 4; kind++)
       for (int64_t shift : {0, 1})
         for (CudaMaster master : {CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES})
           cuda_check_optimizer(ops, kind, BF16, master, (shift ? 1 : 8) * 2048 * 256 + 2077, shift);

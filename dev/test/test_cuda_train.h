@@ -221,7 +221,7 @@ TEST_MPI(attention_is_agreed, 2,
 }
 // Each mode's own ops once, on several ranks: the bits of one plain rank on the same kernels.
 TEST_MPI(cuda_modes_change_no_bit, 4,
-         "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, on meshes: the "
+         "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, bf16 moments, on meshes: the "
          "bits of one rank that does the same arithmetic") {
   static Corpus corpus;
   schedule_corpus(&corpus);
@@ -230,6 +230,8 @@ TEST_MPI(cuda_modes_change_no_bit, 4,
       {2, "nccl", "--shard dim0", SCHEDULE_OF_16 "--param_dtype bf16 --fp8 matmul"},
       {2, "mpi", "--offload params --recompute gelu", "--freeze wte,h.0.*,h.1.attn.*,*.bias --param_dtype bf16"},
       {3, "nccl", "--shard dim0", "--optimizer muon --n_layer 1"},
+      {3, "nccl", "--shard dim0", "--moment_dtype bf16 --param_dtype bf16"},
+      {2, "mpi", "--offload optimizer", "--moment_dtype bf16"},
       {1, "self", "--offload optimizer", "--fp8 gather --param_dtype bf16"}};
   for (int i = 0; const Ops *ops = device_table(i); i++)
     for (const auto &k : cases) {

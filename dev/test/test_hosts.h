@@ -28,6 +28,7 @@ static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCa
   test_options(&o, world, "%s %s %s", schedule_shapes, k->options, world > 1 ? k->mesh : "");
   if (!mesh_pretended_host) o.between_hosts = BETWEEN_AUTO;
   if (hosts_ops->nccl && mesh_pretended_host) o.comm = OPT_comm_nccl;
+  schedule_logits(&o);
   trainer_open(&t, &o, corpus, comm, schedule_device(hosts_ops), 1);
   fsdp_cut_rounds(t.fsdp, min64(t.fsdp->lay.chunk_numel, 384));
   EXPECT(!mesh_pretended_host || t.fsdp->lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,

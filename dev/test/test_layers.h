@@ -86,6 +86,7 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   Options o;
   test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
   option_pick(&o, OPT_comm, comm_name);
+  schedule_logits(&o);
   trainer_open(&t, &o, corpus, comm, ops ? schedule_device(ops) : device_of(agree_on_ops(&o, comm)), 1);
   const bool planned = !memcmp(t.run.plan.taken_bytes, t.run.plan.planned_bytes, sizeof t.run.plan.taken_bytes);
   EXPECT(planned, "%s: taken is not planned", extra);

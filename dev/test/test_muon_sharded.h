@@ -150,7 +150,8 @@ TEST(muon_says_which_parameters_it_has,
     free(words);
     trainer_plan_close(&t);
   }
-  for (const char *option : {"--muon_momentum 0.9", "--muon_nesterov off", "--muon_adjust original"}) {
+  for (const char *option : {"--muon_momentum 0.9", "--muon_nesterov off", "--muon_adjust original",
+                             "--moment_dtype bf16 --optimizer sgd", "--moment_dtype bf16 --optimizer muon"}) {
     Options o;
     char text[128], *argv[8] = {(char *)"test"}, *save = NULL;
     Error error = {};
@@ -159,7 +160,8 @@ TEST(muon_says_which_parameters_it_has,
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
     REQUIRE(options_parse(&o, &trainer_table, argc, argv, &error), "%s", error.text);
     EXPECT(!options_resolve(&o, 1, 1, &error) &&
-               strstr(error.text, "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error.text);
+               strstr(error.text, strstr(option, "dtype") ? "--moment_dtype belongs to --optimizer adamw, not to "
+                                  : "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error.text);
   }
 }
 

@@ -584,15 +584,68 @@ TEST(sgd_fp64, "four steps of sgd_update equal torch's formula in fp64, with and
   for (Dtype dtype : {F32, BF16, F16})
     for (float momentum : {0.0f, 0.9f}) ops_check_sgd(dtype, 1037, momentum, true);
 }
+// x rounded to bf16 by the 16 bits that stochastic rounding gives it.
+static double ops_rounded_by(float x, uint32_t bits) {
+  return (double)bits_f32((f32_bits(x) + (bits & 0xffffu)) & 0xffff0000u);
+}
+TEST(adamw_moments_in_bf16,
+     "moments in bf16 are those of fp32, rounded by Philox's word of seed, parameter, step and element; over 4096 steps "
+     "a value's mean is the value, within four deviations") {
+  const int64_t n = 1037;
+  Tensor grad = op_random_tensor(1, 1e-2, F32, n), first[3] = {};
+  for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
+    Ctx c = op_ctx(r.ops, r.threads, {F32, F32, 1, 1, 1, 1, 1, 1});
+    const AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f, 1, 77, 5, 1000001};
+    ops_state_set(0.01f, 0.7f, 0.5f, 0.3f);
+    op_state.in.step = 9;
+    Tensor p = op_random_tensor(2, 0.1, F32, n), m = op_random_tensor(3, 0.1, BF16, n), v = op_tensor(BF16, n);
+    for (int64_t i = 0; i < n; i++) op_put(v, i, fabs(op_get(m, i)));
+    Tensor p32 = op_copy(p), m32 = op_tensor(F32, n), v32 = op_tensor(F32, n);
+    for (int64_t i = 0; i < n; i++) op_put(m32, i, op_get(m, i)), op_put(v32, i, op_get(v, i));
+    adamw_update(&c, Tensor{}, p, m, v, grad, a);
+    adamw_update(&c, Tensor{}, p32, m32, v32, grad, a);
+    op_expect_same_bits(op_where("p with moments in bf16", r, F32), p, p32);
+    for (int64_t i = 0; i < n; i++) {
+      const uint64_t e = (uint64_t)(a.element + i);
+      const Philox four = philox4x32(77, Philox{(uint32_t)(e / 4), 5, 9, 0xfffffffdu});
+      const uint32_t word = e % 4 == 0 ? four.x : e % 4 == 1 ? four.y : e % 4 == 2 ? four.z : four.w;
+      const double wm = ops_rounded_by((float)op_get(m32, i), word);
+      const double wv = ops_rounded_by((float)op_get(v32, i), word >> 16);
+      EXPECT(op_get(m, i) == wm && op_get(v, i) == wv, "element %lld: m %g v %g, must be %g %g", (long long)i,
+             op_get(m, i), op_get(v, i), wm, wv);
+    }
+    if (op_run_is_first(r)) first[0] = p, first[1] = m, first[2] = v;
+    op_expect_same_bits(op_where("m in bf16", r, BF16), m, first[1]);
+    op_expect_same_bits(op_where("v in bf16", r, BF16), v, first[2]);
+  }
+  Ctx c = op_ctx(cpu_tables[0].ops, 1, {F32, F32, 1, 1, 1, 1, 1, 1});
+  const int steps = 4096, some = 32;
+  double sum[2][some] = {};
+  Tensor p = op_tensor(F32, some), m = op_tensor(BF16, some), v = op_tensor(BF16, some);
+  for (int step = 0; step < steps; step++) {     // beta 0: m is the gradient, v its square
+    ops_state_set(0.0f, 1.0f, 1.0f, 1.0f);
+    op_state.in.step = (uint32_t)step;
+    for (Tensor t : {p, m, v}) memset(t.data, 0, (size_t)some * dtype_bytes(t.dtype));
+    adamw_update(&c, Tensor{}, p, m, v, tensor_of(grad.data, F32, some), AdamwArgs{0, 0, 1e-8f, 0, 1, 3});
+    for (int i = 0; i < some; i++) sum[0][i] += op_get(m, i), sum[1][i] += op_get(v, i);
+  }
+  for (int i = 0; i < some; i++) for (int k = 0; k < 2; k++) {
+    const float g = (float)op_get(grad, i), x = k ? g * g : g;
+    const double gap = ldexp(1.0, ilogb((double)x) - 7), mean = sum[k][i] / steps;   // deviation: at most gap / 2
+    EXPECT(fabs(mean - (double)x) < 4 * gap / 2 / sqrt(steps), "the mean of %.9g is %.9g, bf16's distance %g", (double)x,
+           mean, gap);
+  }
+  op_free_all();
+}
 TEST(optimizer_shards, "an update does not depend on where a shard starts") {
   const int64_t n = 9001;
-  for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
+  for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) for (Dtype moments : {F32, BF16}) {
     Ctx c = op_ctx(r.ops, r.threads, {BF16, F32, 1, 1, 1, 1, 1, 1});
-    const AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f};
+    AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f};
     ops_state_set(0.01f, 0.7f, 0.5f, 0.3f);
     Tensor grad = op_random_tensor(1, 1e-2, F32, n), whole[4], parts[4];
     for (int i = 0; i < 4; i++) {
-      whole[i] = i == 3 ? op_tensor(BF16, n) : op_random_tensor(2 + (uint64_t)i, 0.1, F32, n);
+      whole[i] = i == 3 ? op_tensor(BF16, n) : op_random_tensor(2 + (uint64_t)i, 0.1, i ? moments : F32, n);
       if (i == 2) for (int64_t j = 0; j < n; j++) op_put(whole[i], j, fabs(op_get(whole[i], j)));
       parts[i] = op_copy(whole[i]);
     }
@@ -605,6 +658,7 @@ TEST(optimizer_shards, "an update does not depend on where a shard starts") {
         Tensor t = i < 4 ? parts[i] : grad;
         s[i] = tensor_of((char *)t.data + (size_t)at * dtype_bytes(t.dtype), t.dtype, len);
       }
+      a.element = at;
       adamw_update(&c, s[3], s[0], s[1], s[2], s[4], a);
     }
     for (int i = 0; i < 4; i++) op_expect_same_bits(op_where("adamw in parts", r, BF16), parts[i], whole[i]);

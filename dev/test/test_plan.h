@@ -330,13 +330,13 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
       if (s && c->mesh.secondary && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.secondary);
     }
   }
-  const size_t state = 4 * (size_t)f->lay.state_numel, master = 4 * (size_t)f->lay.master_numel;
+  const size_t state = 4 * (size_t)f->lay.state_numel, moment = c->moment_dtype == BF16 ? 2 : 4, master = 4 * (size_t)f->lay.master_numel;
   size_t second = 0;                             // the second moment is AdamW's: not of SGD, nor of Muon's matrices
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *q = &f->lay.unit[u].piece[i];
       const bool muons = c->optimizer == OPTIMIZER_MUON && q->like->owned;
-      if (piece_trains(q) && c->optimizer != OPTIMIZER_SGD && !muons) second += 4 * (size_t)round_up(q->numel, 128);
+      if (piece_trains(q) && c->optimizer != OPTIMIZER_SGD && !muons) second += moment * (size_t)round_up(q->numel, 128);
     }
   const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
   const size_t limbs = NORM_LIMBS * 8;
@@ -350,9 +350,9 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   line[MEM_SECONDARY] = trains ? kept : 0;
   line[MEM_MASTER] = off ? 0 : master;
   line[MEM_MASTER_LOW] = off ? 0 : low;
-  line[MEM_OPTIMIZER] = on * (state + second);
+  line[MEM_OPTIMIZER] = on * (state / 4 * moment + second);
   line[MEM_GRADS] = on * (apart + own);
-  line[MEM_HOST_STATE] = !off ? 0 : master + low + state + second + (chains && mirrored ? 0 : state) +
+  line[MEM_HOST_STATE] = !off ? 0 : master + low + state / 4 * moment + second + (chains && mirrored ? 0 : state) +
                          (params_off ? 0 : 2 * unit_bytes) + limbs + 8 * (scales ? scales : 1);
   line[MEM_OFFLOAD] = off * 4 * (c->native_reduce ? largest : chunk);
   line[MEM_GATHER_SLOTS] = slots;
@@ -439,6 +439,8 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
       {"--model small --reshard_after_forward 8 --grad_accum 2", 64, 8, "nccl"},
       {"--model small --param_dtype bf16 --offload optimizer", 16, 8, "nccl"},
+      {"--model small --param_dtype bf16 --moment_dtype bf16", 8, 8, "nccl"},
+      {"--model small --moment_dtype bf16 --offload params", 8, 8, "nccl"},
       {"--model small --between_hosts chain --grad_accum 2 --reduce_dtype bf16", 22, 8, "nccl"},
       {"--model small --mesh 2x8 --fp8 gather --offload optimizer", 16, 4, "mpi"},
       {"--model small --mesh 8x2 --offload params --grad_accum 2", 16, 4, "mpi"},

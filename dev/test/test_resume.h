@@ -19,7 +19,7 @@ static const OptionClass option_classes[] = {
             "min_p repetition_penalty sampler save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
-            "reduce accumulate lora_dropout logits_dtype"},
+            "reduce accumulate lora_dropout logits_dtype moment_dtype"},
     {"OOO", "grad_accum tokenizer encode document_token cache strategy mesh reshard_after_forward gather_slots "
             "shard wrap offload recompute comm between_hosts shm device no_cuda graph tune plans isa rdzv nnodes "
             "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "

@@ -43,6 +43,11 @@ static inline void schedule_passes(Trainer *t) {
   fsdp_sync(t->fsdp);
   EXPECT(!memcmp(seen, seen + bytes, bytes), "one pass disturbs another");
 }
+// Logits in bf16 where a GPU has them, also of one rank on a CPU, with which it is compared.
+static inline void schedule_logits(Options *o) {
+  const bool half = o->buffer_dtype == OPT_buffer_dtype_bf16 && o->loss == PREFERENCE_NONE;
+  if (o->logits_dtype == OPT_logits_dtype_auto && half) o->logits_dtype = OPT_logits_dtype_bf16;
+}
 // Trains on `world` of this launch's ranks. False on the others, which only wait.
 static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops *ops, int world, const char *comm_name,
                                 const char *extra) {
@@ -55,6 +60,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   const bool native = !strncmp(extra, "native", 6);
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
   option_pick(&o, OPT_comm, comm_name);
+  schedule_logits(&o);
   if (native) o.reduce = OPT_reduce_native;
   trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
   schedule_nccl_blocks = &ops_streams ? emu_nccl_blocks() : 0;

@@ -171,6 +171,7 @@ INLINE vi vf_bits(vf a) { return (vi)f32_bits(a); }
 INLINE vf vi_as_float(vi a) { return bits_f32((uint32_t)a); }
 INLINE vf vi_to_float(vi a) { return (float)a; }
 INLINE vi vi_set1(int32_t x) { return x; }
+INLINE vi vi_add(vi a, vi b) { return (vi)((uint32_t)a + (uint32_t)b); }
 INLINE vi vi_sub(vi a, vi b) { return (vi)((uint32_t)a - (uint32_t)b); }
 INLINE vi vi_and(vi a, vi b) { return a & b; }
 INLINE vi vi_or(vi a, vi b) { return a | b; }
@@ -182,6 +183,19 @@ template <int W> struct LaneCount {};
 template <int W, class T> INLINE Lanes<W> vf_load_n(const T *p, LaneCount<W>) { return lanes_load<W>(p); }
 template <int W, class T> INLINE void vf_store_n(T *p, Lanes<W> x, LaneCount<W>) { lanes_store<W>(p, x); }
 template <int W> INLINE Lanes<W> vf_set_n(float x, LaneCount<W>) { return lanes_of<W>(x); }
+// Words of W elements from `element` on, which need not be a multiple of 4 (random.h).
+template <int W> struct LaneBits { vi x[W]; };
+template <int W> INLINE LaneBits<W> philox_words(uint64_t seed, Philox c, int64_t element, LaneCount<W>) {
+  LaneBits<W> r;
+  Philox four = {};
+  UNROLL for (int i = 0; i < W; i++) {
+    const int word = (int)(element + i) & 3;
+    c.x = (uint32_t)((element + i) >> 2);
+    if (!i || !word) four = philox4x32(seed, c);
+    r.x[i] = (vi)(word == 0 ? four.x : word == 1 ? four.y : word == 2 ? four.z : four.w);
+  }
+  return r;
+}
 
 // ---- flat ranges ----------------------------------------------------------------------------------------------------
 // At most 2048 blocks: on the largest GPUs two waves of eight blocks per SM. That fills the SMs, and is few enough that

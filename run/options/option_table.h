@@ -121,6 +121,7 @@ enum { LAYERS_MAX = 1000 };
   NUM(beta1, 0.9, 0.0, 0.999999, STEP, "AdamW: decay of the first moment", "adam_beta1") \
   NUM(beta2, 0.95, 0.0, 0.999999, STEP, "AdamW: decay of the second moment", "adam_beta2") \
   NUM(eps, 1e-8, 1e-20, 1.0, STEP, "AdamW: added to the root of the second moment", "adam_epsilon adam_eps epsilon") \
+  CHOICE(moment_dtype, fp32, (fp32, bf16), STEP, "AdamW: stored moments; bf16: half as large, rounded stochastically") \
   NUM(momentum, 0.9, 0.0, 0.999999, STEP, "SGD: momentum") \
   NUM(muon_momentum, 0.95, 0.0, 0.999999, STEP, "Muon: momentum") \
   CHOICE(muon_nesterov, on, (on, off), STEP, "Muon: Nesterov's momentum") \

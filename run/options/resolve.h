@@ -38,7 +38,7 @@ static bool block_resolve(Options *o, const Preset *p, Error *error) {
       {OPT_rope_scaling, OPT_position, POSITION_ROPE}, {OPT_rope_skip, OPT_position, POSITION_ROPE},
       {OPT_window_theta, OPT_position, POSITION_ROPE}, {OPT_attention_scale, OPT_position, POSITION_ROPE},
       {OPT_muon_momentum, OPT_optimizer, OPTIMIZER_MUON}, {OPT_muon_nesterov, OPT_optimizer, OPTIMIZER_MUON},
-      {OPT_muon_adjust, OPT_optimizer, OPTIMIZER_MUON},
+      {OPT_muon_adjust, OPT_optimizer, OPTIMIZER_MUON}, {OPT_moment_dtype, OPT_optimizer, OPTIMIZER_ADAMW},
       {OPT_too_long, OPT_pack, OPT_pack_whole}};
   for (const auto &x : belong) {
     const OptionSpec *of = &option_specs[x.of];

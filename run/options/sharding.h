@@ -272,6 +272,7 @@ FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) 
   c.offload = o->offload;
   c.microbatches = o->grad_accum;
   c.optimizer = o->optimizer;
+  c.moment_dtype = option_dtype(o, OPT_moment_dtype);
   c.log_layers = o->log_layers;
   c.comm = comm;
   c.windows = o->shm != OPT_shm_off;
