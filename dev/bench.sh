@@ -24,6 +24,8 @@
 #   dev/bench.sh lora [ROW...]  tuning of smollm2-135m's shape by adapters and whole, beside PyTorch with transformers
 #                               and PEFT: tokens/s and peak memory (dev/bench_lora.py)
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile
+#   DEVICE=cuda dev/bench.sh candidates    every algorithm that cuBLASLt names for the matrix multiplies of MODELS: time,
+#                               workspace, a hash of the result
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
@@ -596,6 +598,15 @@ lora() {
   ROUNDS=$ROUNDS STEPS=$STEPS OUT=$out/lora TRAIN_GPT_FSDP=$program "$PYTHON" "$here/bench_lora.py" "$@"
 }
 
+# ---- matrix multiplies on a GPU -------------------------------------------------------------------------------------
+candidates() {
+  local model
+  for model in ${MODELS:-gpt2 gpt2-xl}; do
+    "$here/../build/bench_ops" candidates --model "$model" --batch_size "${BATCH:-8}" --seq_len 1024 --param_dtype bf16 \
+      --data random
+  done
+}
+
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon data tokenizer modes checkpoint generate beside plan curve fp8
   optimizers lora)
@@ -605,10 +616,10 @@ if [ "${parts[0]}" = lora ]; then header; lora "${parts[@]:1}"; exit; fi
 for part in "${parts[@]}"; do
   case $part in
     ratios | ops | muon | data | tokenizer | speed | modes | checkpoint | generate | beside | plan | curve) ;;
-    fp8 | optimizers | lora) ;;
+    fp8 | optimizers | lora | candidates) ;;
     *)
       echo "bench: parts: ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside, plan, curve," \
-        "fp8, optimizers, lora, speed; not '$part'" >&2
+        "fp8, optimizers, lora, speed, candidates; not '$part'" >&2
       exit 2 ;;
   esac
 done

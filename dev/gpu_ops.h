@@ -187,6 +187,9 @@ static void gpu_parameters(GpuOps *g, int64_t n) {
   GPU_SAY_BYTES("norm of gradients", shape, us, grad);
   GPU_US(us, adamw_update(&g->c, param, low, m, v, grad, AdamwArgs{0.9f, 0.95f, 1e-8f, 0.1f}));
   GPU_SAY_BYTES("adamw", shape, us, param, param, low, low, m, m, v, v, grad);
+  m.dtype = v.dtype = BF16;
+  GPU_US(us, adamw_update(&g->c, param, low, m, v, grad, AdamwArgs{0.9f, 0.95f, 1e-8f, 0.1f}));
+  GPU_SAY_BYTES("adamw, bf16 moments", shape, us, param, param, low, low, m, m, v, v, grad);
   gpu_free_to(g, 0);
 }
 

@@ -7,8 +7,8 @@
 //                    m += (1 - beta1) (g - m)
 //                    v  = beta2 v + (1 - beta2) g^2
 //                    p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
-//                  with m and v in fp32; where they are stored in bf16 they are then rounded stochastically, m by the low
-//                  16 bits of the element's random number, v by the others (random.h)
+//                  with m and v in fp32; where they are stored in bf16 they are then rounded stochastically, m by the
+//                  low 16 bits of the element's random number, v by the others (random.h)
 //   sgd_update     torch.optim.SGD with dampening 0; decay is added to the gradient (L2), unlike in AdamW:
 //                    g = grad_scale grad + weight_decay p
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does

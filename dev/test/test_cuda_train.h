@@ -672,7 +672,8 @@ TEST_MPI(hardware_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or la
 }
 
 // NCCL_ROOM: how much memory the device has: "whole": what plan and libraries take; "short": a byte less; "none": what
-// the plan takes but for the libraries.
+// the plan takes but for the libraries. joint: its memory is the host's, and has room for the plans of both; joint-short:
+// for one and a half of the host's two.
 TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device must have: with that much it trains") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
@@ -690,10 +691,15 @@ TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device m
          "the plan has %zu bytes of NCCL, %zu of cuBLASLt; %zu to take of %zu", t.run.plan.planned_bytes[MEM_NCCL],
          t.run.plan.planned_bytes[MEM_CUBLASLT], to_take, all);
   const size_t without = to_take + t.run.plan.planned_bytes[MEM_CUBLASLT];
+  const size_t host = memory_planned_total(&t.run.plan, MEMORY_ON_HOST);      // of one rank of two
   trainer_close(&t);
   // 32 x 256: the device's grain, see gpu_memory_is_what_was_planned.
-  emu_set_device_bytes(!strcmp(room, "whole") ? all + 32 * 256 : !strcmp(room, "short") ? all - 1 : without);
-  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+  emu_set_device_bytes(!strcmp(room, "whole") ? all + 32 * 256 : !strcmp(room, "short") ? all - 1
+                       : !strcmp(room, "joint") ? all + 32 * 256 + 2 * host
+                       : !strcmp(room, "joint-short") ? all + host + host / 2 : without);
+  Device device = schedule_device(&ops_streams);
+  device.integrated = !strncmp(room, "joint", 5);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, 1);
   for (int s = 0; s < 3; s++) train_step(&t, false);
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
@@ -713,7 +719,8 @@ static int nccl_memory_child(const char *room, char *said, size_t bytes) {
 }
 
 TEST(nccl_memory_is_rejected_before_a_step,
-     "a device that cannot hold plan and NCCL together: one clear line before the first step, exit code 3") {
+     "a device that cannot hold plan and NCCL together, or, where its memory is the host's, the host's plan beside it: one "
+     "clear line before the first step, exit code 3") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   char said[4096];
   int code = nccl_memory_child("short", said, sizeof said);
@@ -721,6 +728,11 @@ TEST(nccl_memory_is_rejected_before_a_step,
          said);
   code = nccl_memory_child("none", said, sizeof said);
   EXPECT(code == EXIT_MISSING && strstr(said, "NCCL lacked memory"), "exit %d: %s", code, said);
+  code = nccl_memory_child("joint-short", said, sizeof said);
+  EXPECT(code == EXIT_MISSING && strstr(said, "of the GPU besides ") && strstr(said, "which has no memory of its own"),
+         "exit %d: %s", code, said);
+  code = nccl_memory_child("joint", said, sizeof said);
+  EXPECT(!code, "exit %d: %s", code, said);
 }
 // What a process sees that was shown one device of the emulated ones.
 static const DeviceProbe *nccl_probe_of(int device) {
