@@ -24,7 +24,7 @@
 #   dev/bench.sh lora [ROW...]  tuning of smollm2-135m's shape by adapters and whole, beside PyTorch with transformers
 #                               and PEFT: tokens/s and peak memory (dev/bench_lora.py)
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile
-#   DEVICE=cuda dev/bench.sh candidates    every algorithm that cuBLASLt names for the matrix multiplies of MODELS: time,
+#   DEVICE=cuda dev/bench.sh candidates    every algorithm of cuBLASLt for each matrix multiply of MODELS: ms,
 #                               workspace, a hash of the result
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
@@ -602,8 +602,8 @@ lora() {
 candidates() {
   local model
   for model in ${MODELS:-gpt2 gpt2-xl}; do
-    "$here/../build/bench_ops" candidates --model "$model" --batch_size "${BATCH:-8}" --seq_len 1024 --param_dtype bf16 \
-      --data random
+    "$here/../build/bench_ops" candidates --model "$model" --batch_size "${BATCH:-8}" --seq_len 1024 \
+      --param_dtype bf16 --data random
   done
 }
 

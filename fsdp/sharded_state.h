@@ -66,8 +66,8 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
-// The elements `run` of parameter p where they are stored in another form than an fp32 state. data is NULL if p does not
-// have the moment.
+// The elements `run` of parameter p where they are stored in another form than an fp32 state. data is NULL if p does
+// not have the moment.
 static inline Tensor fsdp_own_state(const Fsdp *f, ShardState state, int p, Span run) {
   const Param *q = &f->lay.param[p];
   if (state == STATE_MASTER) return fsdp_own_stored(f, p, run);

@@ -28,8 +28,8 @@ INLINE vf vf_exp2(vf x) {
   return vf_zero_where(tiny, vf_mul(p, vi_as_float(vi_shl(vf_bits(t), 23))));
 }
 
-// x, which is no NaN, rounded to bf16 by 16 random bits: away from 0 with the probability that what is cut off is of the
-// distance of x's two neighbours in bf16, so that the mean is x (stochastic rounding).
+// x, which is no NaN, rounded to bf16 by 16 random bits: away from 0 with the probability that what is cut off is of
+// the distance of x's two neighbours in bf16, so that the mean is x (stochastic rounding).
 INLINE vf vf_round_random(vf x, vi bits) {
   return vi_as_float(vi_and(vi_add(vf_bits(x), vi_and(bits, vi_set1(0xffff))), vi_set1(-65536)));
 }

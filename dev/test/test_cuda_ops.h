@@ -418,7 +418,8 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// kind 0: AdamW; 1: SGD; 2: SGD with momentum; 3: AdamW with moments in bf16. The master is the parameter, or separate, or in halves with a bf16 one.
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum; 3: AdamW with moments in bf16. The master is the parameter, or
+// separate, or in halves with a bf16 one.
 enum CudaMaster { CUDA_MASTER_ITSELF, CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES };
 static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMaster master, int64_t n, int64_t shift) {
   const bool cast = master != CUDA_MASTER_ITSELF, halves = master == CUDA_MASTER_HALVES;

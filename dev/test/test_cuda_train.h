@@ -221,8 +221,8 @@ TEST_MPI(attention_is_agreed, 2,
 }
 // Each mode's own ops once, on several ranks: the bits of one plain rank on the same kernels.
 TEST_MPI(cuda_modes_change_no_bit, 4,
-         "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, bf16 moments, on meshes: the "
-         "bits of one rank that does the same arithmetic") {
+         "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, bf16 moments, on "
+         "meshes: the bits of one rank that does the same arithmetic") {
   static Corpus corpus;
   schedule_corpus(&corpus);
   const struct { int world; const char *comm, *sharding, *arithmetic; } cases[] = {
@@ -672,8 +672,8 @@ TEST_MPI(hardware_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or la
 }
 
 // NCCL_ROOM: how much memory the device has: "whole": what plan and libraries take; "short": a byte less; "none": what
-// the plan takes but for the libraries. joint: its memory is the host's, and has room for the plans of both; joint-short:
-// for one and a half of the host's two.
+// the plan takes but for the libraries. joint: its memory is the host's, and has room for the plans of both;
+// joint-short: for one and a half of the host's two.
 TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device must have: with that much it trains") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
@@ -719,8 +719,8 @@ static int nccl_memory_child(const char *room, char *said, size_t bytes) {
 }
 
 TEST(nccl_memory_is_rejected_before_a_step,
-     "a device that cannot hold plan and NCCL together, or, where its memory is the host's, the host's plan beside it: one "
-     "clear line before the first step, exit code 3") {
+     "a device that cannot hold plan and NCCL together, or, where its memory is the host's, the host's plan beside it: "
+     "one clear line before the first step, exit code 3") {
   if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
   char said[4096];
   int code = nccl_memory_child("short", said, sizeof said);

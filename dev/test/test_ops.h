@@ -589,8 +589,8 @@ static double ops_rounded_by(float x, uint32_t bits) {
   return (double)bits_f32((f32_bits(x) + (bits & 0xffffu)) & 0xffff0000u);
 }
 TEST(adamw_moments_in_bf16,
-     "moments in bf16 are those of fp32, rounded by Philox's word of seed, parameter, step and element; over 4096 steps "
-     "a value's mean is the value, within four deviations") {
+     "moments in bf16 are those of fp32, rounded by Philox's word of seed, parameter, step and element; over 4096 "
+     "steps a value's mean is the value, within four deviations") {
   const int64_t n = 1037;
   Tensor grad = op_random_tensor(1, 1e-2, F32, n), first[3] = {};
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r)) {
@@ -632,8 +632,8 @@ TEST(adamw_moments_in_bf16,
   for (int i = 0; i < some; i++) for (int k = 0; k < 2; k++) {
     const float g = (float)op_get(grad, i), x = k ? g * g : g;
     const double gap = ldexp(1.0, ilogb((double)x) - 7), mean = sum[k][i] / steps;   // deviation: at most gap / 2
-    EXPECT(fabs(mean - (double)x) < 4 * gap / 2 / sqrt(steps), "the mean of %.9g is %.9g, bf16's distance %g", (double)x,
-           mean, gap);
+    EXPECT(fabs(mean - (double)x) < 4 * gap / 2 / sqrt(steps), "the mean of %.9g is %.9g, bf16's distance %g",
+           (double)x, mean, gap);
   }
   op_free_all();
 }

@@ -330,13 +330,15 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
       if (s && c->mesh.secondary && !f->lay.in_place) kept += q->shard_bytes * (S / (size_t)c->mesh.secondary);
     }
   }
-  const size_t state = 4 * (size_t)f->lay.state_numel, moment = c->moment_dtype == BF16 ? 2 : 4, master = 4 * (size_t)f->lay.master_numel;
+  const size_t state = 4 * (size_t)f->lay.state_numel, moment = c->moment_dtype == BF16 ? 2 : 4;
+  const size_t master = 4 * (size_t)f->lay.master_numel;
   size_t second = 0;                             // the second moment is AdamW's: not of SGD, nor of Muon's matrices
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *q = &f->lay.unit[u].piece[i];
       const bool muons = c->optimizer == OPTIMIZER_MUON && q->like->owned;
-      if (piece_trains(q) && c->optimizer != OPTIMIZER_SGD && !muons) second += moment * (size_t)round_up(q->numel, 128);
+      const bool has = piece_trains(q) && c->optimizer != OPTIMIZER_SGD && !muons;
+      if (has) second += moment * (size_t)round_up(q->numel, 128);
     }
   const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
   const size_t limbs = NORM_LIMBS * 8;
