@@ -437,10 +437,11 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Err
 }
 
 // ---- conversations, a JSON object per line
+static const char *const record_ends[] = {".jsonl", ".ndjson", ".json", ".csv", ".tsv"};
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : chat_split_names[split])
-    for (const char *end : {"jsonl", "ndjson", "json", "csv", "tsv"})
-      if (name && data_format(path, path_bytes, "%s/%s.%s", dir, name, end) && access(path, F_OK) == 0) return true;
+    for (const char *end : record_ends)
+      if (name && data_format(path, path_bytes, "%s/%s%s", dir, name, end) && access(path, F_OK) == 0) return true;
   return false;
 }
 // Finds the training conversations of a directory. A .json or .csv counts only if the directory has no texts or token
@@ -471,9 +472,9 @@ static inline FileForm form_of_file(const char *path) {
 bool data_is_chats(const char *path, bool as_text) {
   char inside[DATA_PATH_BYTES];
   if (as_text) return false;
-  for (const char *end : {".jsonl", ".ndjson", ".csv", ".tsv"}) if (name_ends(path, end)) return true;
-  return chats_find_train(path, inside, sizeof inside) ||
-         (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
+  for (const char *end : record_ends)
+    if (name_ends(path, end) && (strcmp(end, ".json") || form_of_file(path).container != CONTAINER_TEXT)) return true;
+  return chats_find_train(path, inside, sizeof inside);
 }
 static inline bool find_chats(Found *f, const char *path, Error *e) {
   struct stat st;

@@ -1,7 +1,7 @@
 // text_stream.h: reads a text from start to end: a file, plain or compressed by gzip or zstd, or a Parquet table
 // (parquet.h): its text column, as rows that each end in a zero byte, or its records, as lines of JSON.
 #pragma once
-#include "data.h"
+#include "corpus_find.h"
 #include "parquet.h"
 
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };
@@ -14,7 +14,7 @@ static inline TextKind text_name_kind(const char *name, TextPacking *packing, bo
   data_format(plain, sizeof plain, "%.*s", (int)strlen(name) - (*packing ? *packing == TEXT_GZIP ? 3 : 4 : 0), name);
   if (name_ends(name, ".parquet")) return TEXT_ROWS;
   if (as_text || form_name_is_text(plain)) return TEXT_PLAIN;
-  for (const char *end : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) if (name_ends(plain, end)) return TEXT_JSONL;
+  for (const char *end : record_ends) if (name_ends(plain, end)) return TEXT_JSONL;
   return TEXT_NONE;
 }
 

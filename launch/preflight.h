@@ -94,10 +94,8 @@ static inline int preflight_infiniband(const char *devices) {
   glob_t ports = {};
   snprintf(pattern, sizeof pattern, "%.400s/*/ports/*/state", devices);
   glob(pattern, 0, NULL, &ports);
-  for (size_t i = 0; i < ports.gl_pathc; i++) {
-    preflight_line(ports.gl_pathv[i], "4", state, sizeof state);
-    active += !strcmp(state, "ACTIVE");
-  }
+  for (size_t i = 0; i < ports.gl_pathc; i++)
+    preflight_line(ports.gl_pathv[i], "4", state, sizeof state), active += !strcmp(state, "ACTIVE");
   globfree(&ports);
   return active;
 }

@@ -26,7 +26,6 @@ struct RdzvWhere {
 };
 static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
 
-
 static double rdzv_proof_ms = 10000;             // a connection that has not proved the token by then is closed
 
 // Reads a whole number of at most nine digits; -1: the text is not one.

@@ -692,10 +692,9 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   if (!checkpoint_state(s->path, s->json, &c, error)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
-  REJECT(c.corpus_hash != corpus->hash && s->chat_before[0], "an earlier version of this program trained %.600s with "
-         "its chat template %s, and the checkpoint's own gives other tokens: to continue that run, add --chat_template "
-         "%s; to train its weights with its own template, use --init_from %.300s", s->path, s->chat_before,
-         s->chat_before, s->path);
+  REJECT(c.corpus_hash != corpus->hash && s->chat_before[0], "an earlier version trained %.600s with its chat template "
+         "%s, the checkpoint's own gives other tokens: --chat_template %s continues that run; --init_from %.300s "
+         "trains its weights with its own template", s->path, s->chat_before, s->chat_before, s->path);
   REJECT(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
          "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, use "
          "--init_from %.300s", corpus->source, s->path, s->path);

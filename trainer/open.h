@@ -213,8 +213,7 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   return fits;
 }
 // --batch_size auto: sets the largest batch_size that divides a step's sequences evenly and fits on all ranks, or 1 if
-// none fits, and the options that follow from it. `o` is resolved for one sequence. All ranks call it; every rank
-// decides alike.
+// none fits, and the options that follow from it. `o` is resolved for one sequence. All ranks call it; alike on each.
 static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                                  MPI_Comm comm) {
   int rank, world;

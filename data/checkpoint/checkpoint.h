@@ -35,8 +35,7 @@ struct StoreRequest {
   const ModelShape *merge = NULL;                // with what its adapters change, in what they are for; NULL: as it is
 };
 // Starts writing the states of `map` (taken over) to its files. All ranks call it. Returns false on every rank, with
-// the reason in store_result, when the files cannot be made; else the save is in flight until store_poll says
-// otherwise.
+// the reason in store_result, when the files cannot be made; else the save is in flight until store_poll says.
 bool store_save_begin(Store *s, TensorMap *map, StoreRequest request);
 // How the last save went, on every rank. One that fails before it starts is the caller's to note there.
 StoreRecord *store_result(Store *s);

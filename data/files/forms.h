@@ -3,7 +3,6 @@
 #pragma once
 #include "files.h"
 
-
 bool form_is_chat_key(const char *key) {
   for (const char *name : {"messages", "conversations", "conversation", "chosen", "rejected"})
     if (!strcmp(key, name)) return true;

@@ -6,7 +6,6 @@
 #include "gguf.h"
 #include "kernels/ops.h"
 
-
 static const GgmlType ggml_types[] = {
     {0, "F32", F32, 1, 4, NULL}, {1, "F16", F16, 1, 2, NULL}, {30, "BF16", BF16, 1, 2, NULL},
 #define X(name, id, values, bytes) {id, #name, F32, values, bytes, block_expand<id>},

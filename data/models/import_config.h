@@ -4,8 +4,7 @@
 #include "models.h"
 #include "data/tensors/tensors.h"
 
-// Where GPT-2's config.json has rates of dropout; the last one is this program's.
-static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};    // this program's rate: last
 struct ImportText { char text[96]; };
 
 // "(300,32)".

@@ -7,7 +7,6 @@
 #include "safetensors.h"
 #include "tensor_map.h"
 
-
 // Reads a file of at most `most` bytes that is one JSON object. JSON that is nested deeply cannot exhaust the stack:
 // cJSON has a limit for it.
 cJSON *import_read_json(const char *path, int64_t most, Error *error) {

@@ -174,7 +174,6 @@ void config_name_source(const Options *o, Error *error) {
              found);
 }
 
-
 // ---- OUT/options.txt ------------------------------------------------------------------------------------------------
 // A value as config_split reads it back.
 static void config_write_value(FILE *f, const char *value) {
