@@ -50,7 +50,7 @@ void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, 
         "for K %lld", c->workspace_bytes, (long long)in.shape[1]);
   for (int64_t r = 0; r < in.shape[0]; r += GEMM_FEW_ROWS) {
     const Tensor a = rows_of(in, r, min64(GEMM_FEW_ROWS, in.shape[0] - r));
-    MatmulFinish f = {(char *)rows_of(out, r, 1).data + at * size, out.shape[1], NULL, NULL, NULL, false, NULL};
+    MatmulFinish f = {(char *)rows_of(out, r, 1).data + at * size, out.shape[1], NULL, NULL, NULL, false, NULL, false};
     if (bias.data) f.bias = (char *)bias.data + at * dtype_bytes(bias.dtype);
     GemmJob j = {matmul_rows(a), {weight.data, in.dtype, weight.shape[0], 0, true}, in.shape[1], NULL, NULL, &f};
     DISPATCH(out.dtype, TO, DISPATCH(in.dtype, T, j.finish = matmul_finish<TO, T, MATMUL_STORE>));

@@ -12,8 +12,27 @@
 #pragma once
 #include "vec.h"
 
+#if defined(__AMX_BF16__) || AMX_EMULATED
+#define AMX_TILES 1
+#else
+#define AMX_TILES 0
+#endif
+
+#if AMX_TILES
+// MXCSR with denormal operands zero and denormal results becoming zero, as tiles have it; the barriers keep arithmetic
+// on its side of the change.
+INLINE unsigned amx_flush_begin() {
+  const unsigned mxcsr = _mm_getcsr();
+  _mm_setcsr(mxcsr | 0x8040);
+  __asm__ volatile("" : : : "memory");
+  return mxcsr;
+}
+INLINE void amx_flush_end(unsigned mxcsr) {
+  __asm__ volatile("" : : : "memory");
+  _mm_setcsr(mxcsr);
+}
+#endif
 #if AMX_EMULATED
-enum { AMX_FLUSH = 0x8040 };                     // MXCSR: denormal operands are zero, denormal results become zero
 static thread_local float amx_tiles[8][16][16];
 static inline void amx_zero(int t) { memset(amx_tiles[t], 0, sizeof amx_tiles[t]); }
 static inline void amx_load(int t, const void *from, int64_t stride) {
@@ -24,11 +43,9 @@ static inline void amx_store(int t, void *to, int64_t stride) {
   for (int i = 0; i < 16; i++) memcpy((char *)to + i * stride, amx_tiles[t][i], 64);
 }
 // As in the manual: the even and the odd elements form two chains that start at zero, and their sum is added to the
-// tile. Denormals count as zero everywhere. The barriers keep the arithmetic between the two changes of MXCSR.
+// tile. Denormals count as zero everywhere.
 static inline void amx_dot(int sum, int a, int b) {
-  const unsigned mxcsr = _mm_getcsr();
-  _mm_setcsr(mxcsr | AMX_FLUSH);
-  __asm__ volatile("" : : : "memory");
+  const unsigned mxcsr = amx_flush_begin();
   for (int i = 0; i < 16; i++) {
     vf even = vf_zero(), odd = vf_zero();
     for (int k = 0; k < 16; k++) {
@@ -38,8 +55,7 @@ static inline void amx_dot(int sum, int a, int b) {
     }
     vf_store(amx_tiles[sum][i], vf_add(vf_load(amx_tiles[sum][i]), vf_add(even, odd)));
   }
-  __asm__ volatile("" : : : "memory");
-  _mm_setcsr(mxcsr);
+  amx_flush_end(mxcsr);
 }
 static inline void amx_open() {}
 static inline void amx_thread_begin() {}
@@ -71,7 +87,7 @@ static inline void amx_open() {}
 static inline void amx_thread_begin() {}
 static inline void amx_thread_end() {}
 #endif
-#if defined(__AMX_BF16__) || AMX_EMULATED
+#if AMX_TILES
 INLINE void amx_store_sums(float *to) {
   amx_store(0, to, 128);
   amx_store(1, to + 16, 128);

@@ -3,7 +3,8 @@
 // Conventions
 //   - An operand says where (i,k) is stored: i is a's row or b's row, k the summed index; either may be contiguous.
 //   - b is packed once into memory shared by the threads, in passes that fill that memory; a barrier; then the threads
-//     take tasks (rows x columns), and each packs its rows of a. No result depends on which thread does what.
+//     take tasks (rows x columns), and each packs its rows of a. If there are few rows, one task uses what is packed of
+//     b: then each thread packs b for its own tasks. No result depends on which thread does what.
 //   - Order of sums: k is cut into equal blocks that depend on K and the kernel alone (gemm_block_k). Inside a block
 //     each output element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16
 //     pairs (vdpbf16ps, BFDOT) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32.
@@ -19,16 +20,13 @@
 //   pass: columns, rows, k blocks       all threads pack their share of b; it stays in L3
 //     task: rows x columns              one thread; b's k block of its columns stays in L2
 //       k block
-//         group of GEMM_A_PANELS        packed while the previous group is multiplied
+//         group of GEMM_A_PANELS        packed, then multiplied
 //           panel of mr rows            in L1 (fp32, AMX)
 //             columns by GEMM_NR        one register tile each
 // A strip (the sums of a panel's rows and a task's columns) is finished row by row when it is complete: memory is then
 // written in runs of a kilobyte or more, not 64 bytes of each row. Measured on Zen 4 against packing b again for every
 // 544 rows and finishing tile by tile: forward and dgrad 2 to 10 % faster, wgrad -3 to 5 %, with GELU 8 %.
-// A kernel that leaves the vector units idle (AMX) does all other work between its multiply steps, a little after each
-// (GemmSide): finishing, adding blocks of k, packing a, prefetching b. On an AMX machine a prototype's forward with
-// GELU lost 53 % when it finished after the multiplies and 13 % when it finished between them; its wgrad was bound by
-// transposing a before the multiplies.
+// A kernel that leaves the vector units idle (AMX) finishes tile by tile, between the steps of the next tile (GemmSide).
 #pragma once
 #include "gemm_amx.h"
 #include "gemm_few.h"
@@ -43,7 +41,7 @@ size_t gemm_workspace_bytes(const Ctx *c, Dtype dtype, int64_t largest_b) {
 }
 static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype) {
   const bool split = c->fast_fp32 && dtype == F32;
-#if defined(__AMX_BF16__) || AMX_EMULATED
+#if AMX_TILES
   if (split) return gemm_kernel_split();
   if (dtype == BF16)
     return GemmKernel{32, 32, 32, AMX_WORDS, GEMM_K_WORDS, 256, AMX_WORDS, gemm_pack_amx, gemm_pack_pairs,
@@ -63,24 +61,35 @@ struct GemmPlan {
   int64_t k, k_blocks, words;                    // of a block of k: summed indices, packed words (the last has fewer)
   int64_t rows, cols;                            // of a task
   int64_t pass_rows, pass_cols, pass_k_blocks;   // of a pass
+  bool own;                                      // each thread packs b for its own tasks, a block of k at a time
 };
 
 // Free choices: whole panels, blocks of about equal size, tasks small enough that threads have about equal shares.
 static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, size_t shared_bytes) {
-  GemmPlan p;
+  GemmPlan p = {};
   const int64_t M = j->a.count, N = j->b.count;
   p.k = gemm_block_k(j->K, g);
   p.k_blocks = gemm_ceil_div(j->K, p.k);
   p.words = gemm_words(g, gemm_min(p.k, j->K));
-  const bool few = M <= GEMM_A_PANELS * g->mr;   // few rows: b is used once, so keep it in L2, where it was packed
   int64_t most_cols = p.k_blocks > 1 ? (int64_t)GEMM_COLS : gemm_min(GEMM_COLS_MAX, GEMM_B_WORDS / p.words);
-  most_cols = few ? (int64_t)GEMM_COLS_FEW : most_cols / GEMM_NR * GEMM_NR;
+  most_cols = most_cols / GEMM_NR * GEMM_NR;
   p.cols = gemm_round_up(gemm_ceil_div(N, gemm_ceil_div(N, most_cols)), GEMM_NR);
+  // Few rows: one task uses what is packed of b, so its thread packs it, and it is still in that L2. Enough columns
+  // must be there for all threads.
+  const int64_t share = gemm_round_up(gemm_ceil_div(N, threads), GEMM_NR), cols = gemm_min(p.cols, share);
+  if (M <= GEMM_ROWS && N >= 4 * GEMM_NR * threads &&
+      (int64_t)shared_bytes / 4 / threads >= cols / GEMM_NR * gemm_panel_words(GEMM_NR, p.words)) {
+    p.cols = cols;
+    p.rows = p.pass_rows = gemm_round_up(M, g->share_mr);
+    p.pass_cols = gemm_round_up(N, GEMM_NR);
+    p.pass_k_blocks = p.k_blocks;
+    p.own = true;
+    return p;
+  }
   // How much of b fits: all of k of some tasks' columns, or some k blocks of one task's columns.
   const int64_t fit = (int64_t)shared_bytes / 4 / gemm_panel_words(GEMM_NR, p.words) / (p.cols / GEMM_NR);
   p.pass_k_blocks = fit >= p.k_blocks ? p.k_blocks : fit;
   p.pass_cols = p.cols * (fit >= p.k_blocks ? fit / p.k_blocks : 1);
-  if (few) p.pass_cols = gemm_min(p.pass_cols, p.cols * threads);
   const int64_t most_rows = GEMM_ROWS / g->mr * g->mr, col_tasks = gemm_ceil_div(gemm_min(N, p.pass_cols), p.cols);
   int64_t row_tasks = gemm_ceil_div(M, most_rows);
   const int64_t most_row_tasks = gemm_ceil_div(M, 4 * g->mr);
@@ -107,7 +116,8 @@ struct GemmWork {
   const GemmKernel *g;
   const GemmPlan *p;
   GemmPass pass;
-  uint32_t *b;                                   // shared
+  uint32_t *b;                                   // packed: from (b_k_block, b_col) on, b_panels panels a k block
+  int64_t b_k_block, b_col, b_panels;
   GemmShared *shared;
   GemmScratch s;
   GemmSide side;
@@ -163,128 +173,120 @@ static GemmPlace gemm_next_place(GemmWork *w, GemmPlace at) {
   at.row = gemm_first_row(w, at);
   return ++at.k_block < w->pass.k_block_end ? at : gemm_task_begin(w, false);
 }
-// Prepares a group for packing.
-static GemmGroup gemm_group(const GemmWork *w, GemmPlace at, int buffer) {
-  const GemmPlan *p = w->p;
-  GemmGroup x = {};
-  if (at.task >= w->pass.tasks) return x;
-  x.j = w->j;
-  x.g = w->g;
-  x.to = w->s.group[buffer];
-  x.row = at.row;
-  x.rows = at.rows;
-  x.k0 = at.k_block * p->k;
-  x.k_count = gemm_k_count(w, at.k_block);
-  x.words = gemm_words(w, at.k_block);
-  x.chains = w->s.chains;
-  x.sums = w->j->finish_sums && at.col == 0 ? w->s.sums + (at.row - gemm_task_row(w, at)) : NULL;
-  x.first_k = at.k_block == 0;
-  x.last_k = at.k_block + 1 == p->k_blocks;
-  x.pieces = w->g->chunk_words ? x.words / w->g->chunk_words * gemm_ceil_div(at.rows, w->g->mr) : 1;
-  return x;
+// Packs a group of a, and adds up what finish_sums wants of it.
+static void gemm_pack_group(const GemmWork *w, GemmPlace at) {
+  const GemmJob *j = w->j;
+  const GemmKernel *g = w->g;
+  const int64_t k0 = at.k_block * w->p->k, k_count = gemm_k_count(w, at.k_block);
+  if (j->finish_sums && at.col == 0) {
+    float *const sums = w->s.sums + (at.row - gemm_task_row(w, at));
+    DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(w->s.chains, &j->a, at.row, at.rows, k0, k_count));
+    gemm_add_chains(sums, w->s.chains, at.rows, at.k_block > 0);
+    if (at.k_block + 1 == w->p->k_blocks) j->finish_sums(j, sums, at.row, at.rows);
+  }
+  g->pack_a(w->s.group, g->mr, gemm_ceil_div(at.rows, g->mr), &j->a, at.row, k0, k_count, gemm_words(w, at.k_block));
 }
 // Address of b's panels for a k block and columns col.. .
 INLINE uint32_t *gemm_b_panels(const GemmWork *w, int64_t k_block, int64_t col) {
-  const int64_t panels = gemm_ceil_div(w->pass.col_end - w->pass.col, GEMM_NR);
-  return w->b + (k_block - w->pass.k_block) * panels * gemm_panel_words(GEMM_NR, w->p->words) +
-         (col - w->pass.col) / GEMM_NR * gemm_panel_words(GEMM_NR, gemm_words(w, k_block));
+  return w->b + (k_block - w->b_k_block) * w->b_panels * gemm_panel_words(GEMM_NR, w->p->words) +
+         (col - w->b_col) / GEMM_NR * gemm_panel_words(GEMM_NR, gemm_words(w, k_block));
 }
-// Spreads the work beside a group's multiplies evenly over their steps.
-static void gemm_side_spread(GemmWork *w, GemmPlace at, int64_t words) {
-  GemmSide *s = &w->side;
-  if (!w->g->chunk_words) return;
-  const int64_t panels = gemm_ceil_div(at.rows, w->g->mr), col_panels = gemm_ceil_div(at.cols, GEMM_NR);
-  const int64_t steps = col_panels * (words / w->g->chunk_words), group_steps = steps * panels;
-  s->units_a_step = gemm_ceil_div(w->g->mr * gemm_ceil_div(at.cols, GEMM_UNIT_COLS), steps);
-  s->every = s->wait = s->ahead.pieces ? group_steps / s->ahead.pieces : 0;
-  if (w->pass.k_block_end - w->pass.k_block < 2) return;
-  const int64_t groups = gemm_ceil_div(w->p->rows, w->g->mr * GEMM_A_PANELS);
-  const int64_t group = (at.row - gemm_task_row(w, at)) / (w->g->mr * GEMM_A_PANELS);
-  const int64_t lines = col_panels * gemm_panel_words(GEMM_NR, w->p->words) / 16, share = gemm_ceil_div(lines, groups);
-  const int64_t k_block = at.k_block + 1 < w->pass.k_block_end ? at.k_block + 1 : w->pass.k_block;
-  s->fetch = (const char *)gemm_b_panels(w, k_block, at.col) + group * share * 64;
-  s->fetch_lines = gemm_min(share, lines - group * share);
-  s->fetch_lines_a_step = gemm_ceil_div(share, group_steps);
+// Packs `panels` of them.
+static void gemm_pack_b(const GemmWork *w, int64_t k_block, int64_t col, int64_t panels) {
+  w->g->pack_b(gemm_b_panels(w, k_block, col), GEMM_NR, panels, &w->j->b, col, k_block * w->p->k,
+               gemm_k_count(w, k_block), gemm_words(w, k_block));
 }
-// A strip's sums are complete.
-static void gemm_strip_done(GemmWork *w, float *strip, int64_t stride, GemmPlace at, int64_t row) {
-  const int64_t rows = gemm_min(w->g->mr, at.row + at.rows - row);
+#if AMX_TILES
+// A panel of a kernel that works on the side: a tile waits in one of two buffers until the next one is multiplied.
+static void gemm_multiply_panel_amx(GemmWork *w, GemmPlace at, const uint32_t *a, int64_t row, int64_t words) {
+  const bool first = at.k_block == 0, last = at.k_block + 1 == w->p->k_blocks;
+  const int64_t mr = w->g->mr, tile_floats = mr * GEMM_NR, rows = gemm_min(mr, at.row + at.rows - row);
+  float *strip = w->s.strips + (row - gemm_task_row(w, at)) / mr * w->p->cols * mr;
+  const uint32_t *b = gemm_b_panels(w, at.k_block, at.col);
+  GemmTile *const multiply = w->j->tile_amx ? w->j->tile_amx : w->g->tile_of(rows);
   GemmSide *s = &w->side;
-  if (w->g->mend)
-    for (int64_t col = 0; col < at.cols; col += GEMM_NR)
-      w->g->mend(w->j, strip + col / GEMM_NR * stride, row, at.col + col, rows, gemm_min(GEMM_NR, at.cols - col));
-  if (!w->g->chunk_words) { w->j->finish(w->j, strip, stride, row, at.col, rows, at.cols); return; }
-  gemm_side_finish(s, INT64_MAX);
-  s->strip = strip;
-  s->stride = stride;
-  s->row = row;
-  s->col = at.col;
-  s->rows = rows;
-  s->cols = at.cols;
-  s->r = s->c = 0;
+  for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), strip += tile_floats) {
+    float *const sums = first && !last ? strip : w->s.tile[w->strips++ % 2];
+    multiply(a, b, words, sums, s);
+    if (first && !last) continue;
+    s->tile = sums;
+    s->strip = first ? NULL : strip;
+    s->last = last;
+    s->row = row;
+    s->col = at.col + col;
+    s->rows = rows;
+    const int64_t cols = gemm_min(GEMM_NR, at.cols - col);
+    if (!last || (!w->g->mend && cols == GEMM_NR)) continue;
+    for (int64_t i = 0; s->strip && i < tile_floats; i += VF) vf_store(sums + i, vf_add(vf_load(strip + i), vf_load(sums + i)));
+    s->strip = NULL;
+    if (w->g->mend) w->g->mend(w->j, sums, row, s->col, rows, cols);
+    if (cols == GEMM_NR) continue;
+    w->j->finish(w->j, sums, tile_floats, row, s->col, rows, cols);
+    s->tile = NULL;
+  }
+}
+#endif
+static void gemm_multiply_panel(GemmWork *w, GemmPlace at, const uint32_t *a, int64_t row, int64_t words) {
+  const GemmPlan *p = w->p;
+  const int64_t mr = w->g->mr, tile_floats = mr * GEMM_NR, rows = at.row + at.rows - row;
+  // One block of k: two strips take turns. More: each panel's strip waits for the next block.
+  const int64_t n = p->k_blocks == 1 ? w->strips++ % 2 : (row - gemm_task_row(w, at)) / mr;
+  float *const strip = w->s.strips + n * p->cols * mr, *to = strip;
+  const uint32_t *b = gemm_b_panels(w, at.k_block, at.col);
+  GemmTile *const multiply = w->g->tile_of(rows);
+  for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), to += tile_floats) {
+    const bool add = at.k_block > 0;
+    float *tile = add ? w->s.tile[0] : to;
+    for (int64_t i = 0; add && i < tile_floats; i += VF) __builtin_prefetch(to + i);     // needed in 10 000 cycles
+    multiply(a, b, words, tile, NULL);
+    for (int64_t i = 0; add && i < tile_floats; i += VF) vf_store(to + i, vf_add(vf_load(to + i), vf_load(tile + i)));
+  }
+  if (at.k_block + 1 == p->k_blocks)
+    w->j->finish(w->j, strip, tile_floats, row, at.col, gemm_min(mr, rows), at.cols);
 }
 static void gemm_multiply_group(GemmWork *w, GemmPlace of, const uint32_t *a) {
   GemmPlace at = of;                             // of a panel at a time
   at.cols = gemm_panel_cols(w, of, of.row + of.rows - 1);
-  const GemmPlan *p = w->p;
-  const int64_t mr = w->g->mr, tile_floats = mr * GEMM_NR, words = gemm_words(w, at.k_block);
-  gemm_side_spread(w, at, words);
+  const int64_t mr = w->g->mr, words = gemm_words(w, at.k_block);
   for (int64_t row = at.row; row < at.row + at.rows; row += mr, a += gemm_panel_words(mr, words)) {
     at.cols = gemm_panel_cols(w, of, row);
     if (at.cols == 0) continue;
-    // One block of k: two strips take turns. More: each panel's strip waits for the next block.
-    const int64_t n = p->k_blocks == 1 ? w->strips++ % 2 : (row - gemm_task_row(w, at)) / mr;
-    float *const strip = w->s.strips + n * p->cols * mr, *to = strip;
-    if (p->k_blocks > 1 && at.k_block == 0) gemm_side_finish(&w->side, INT64_MAX);
-    const uint32_t *b = gemm_b_panels(w, at.k_block, at.col);
-    GemmTile *const multiply = w->g->tile_of(at.row + at.rows - row);
-    for (int64_t col = 0; col < at.cols; col += GEMM_NR, b += gemm_panel_words(GEMM_NR, words), to += tile_floats) {
-      const bool add = at.k_block > 0;
-      float *tile = add ? w->s.tile[col / GEMM_NR % 2] : to;
-      if (add && !w->g->chunk_words)             // needed in 10 000 cycles
-        for (int64_t i = 0; i < tile_floats; i += VF) __builtin_prefetch(to + i);
-      multiply(a, b, words, tile, &w->side);
-      gemm_side_add(&w->side, INT64_MAX);
-      if (!add) continue;
-      w->side.add_to = to;
-      w->side.add_from = tile;
-      w->side.add_left = tile_floats;
-      if (!w->g->chunk_words) gemm_side_add(&w->side, INT64_MAX);
-    }
-    gemm_side_add(&w->side, INT64_MAX);
-    if (at.k_block + 1 == p->k_blocks) gemm_strip_done(w, strip, tile_floats, at, row);
+#if AMX_TILES
+    if (w->g->side_words) gemm_multiply_panel_amx(w, at, a, row, words);
+    else
+#endif
+    gemm_multiply_panel(w, at, a, row, words);
   }
 }
 // All tasks that a thread gets in a pass.
 static void gemm_pass(GemmWork *w) {
-  int buffer = 0;
-  GemmPlace at = gemm_task_begin(w, true);
-  if (at.task < w->pass.tasks) at.rows = gemm_group_rows(w, at);
-  w->side.ahead = gemm_group(w, at, buffer);
-  while (w->side.ahead.pieces > 0) gemm_pack_piece(&w->side.ahead);
-  while (at.task < w->pass.tasks) {
-    GemmPlace next = gemm_next_place(w, at);
-    if (next.task < w->pass.tasks) next.rows = gemm_group_rows(w, next);
-    w->side.ahead = gemm_group(w, next, !buffer);
-    gemm_multiply_group(w, at, w->s.group[buffer]);
-    while (w->side.ahead.pieces > 0) gemm_pack_piece(&w->side.ahead);
-    buffer = !buffer;
-    at = next;
+  for (GemmPlace at = gemm_task_begin(w, true); at.task < w->pass.tasks; at = gemm_next_place(w, at)) {
+    at.rows = gemm_group_rows(w, at);
+    if (w->p->own && at.row == 0) {
+      w->b_k_block = at.k_block;
+      w->b_col = at.col;
+      gemm_pack_b(w, at.k_block, at.col, gemm_ceil_div(at.cols, GEMM_NR));
+    }
+    gemm_pack_group(w, at);
+    gemm_multiply_group(w, at, w->s.group);
   }
-  gemm_side_finish(&w->side, INT64_MAX);
+#if AMX_TILES
+  gemm_side_flush(&w->side);
+#endif
 }
 // Packs b's part of a pass with all threads; returns when all of it is packed.
 static void gemm_pack_pass(GemmWork *w, int threads) {
-  const GemmPlan *p = w->p;
   const GemmPass *s = &w->pass;
   const int64_t panels = gemm_ceil_div(s->col_end - s->col, GEMM_NR), k_blocks = s->k_block_end - s->k_block;
   int64_t unit = gemm_ceil_div(panels * k_blocks, 4 * threads);          // panels; runs of several lines
   unit = unit > 8 ? 8 : unit;
   const int64_t units = gemm_ceil_div(panels, unit);
+  w->b_k_block = s->k_block;
+  w->b_col = s->col;
+  w->b_panels = panels;
   thread_tasks(&w->shared->next_pack, units * k_blocks, 1, [=](int64_t t) {
-    const int64_t k_block = s->k_block + t / units, first = t % units * unit, col = s->col + first * GEMM_NR;
-    w->g->pack_b(gemm_b_panels(w, k_block, col), GEMM_NR, gemm_min(unit, panels - first), &w->j->b, col,
-                 k_block * p->k, gemm_k_count(w, k_block), gemm_words(w, k_block));
+    const int64_t first = t % units * unit;
+    gemm_pack_b(w, s->k_block + t / units, s->col + first * GEMM_NR, gemm_min(unit, panels - first));
   });
   threads_barrier();
   if (!thread_number) w->shared->next_pack = 0;  // for the next pass, which follows another barrier
@@ -302,7 +304,8 @@ void gemm(Ctx *c, const GemmJob *j) {
   GemmShared counters = {}, *const all = &counters;
   parallel(c->threads, [=](int thread, int threads) {
     const GemmPlan p = gemm_plan(j, &g, threads, shared);
-    GemmWork w = {j, &g, &p, {}, b, all, gemm_scratch(c, thread), {}, 0};
+    GemmWork w = {j, &g, &p, {}, b, 0, 0, 0, all, gemm_scratch(c, thread), {}, 0};
+    if (p.own) w.b += (size_t)thread * (shared / threads / 64) * 16;
     GemmPass *s = &w.pass;
     w.side.j = j;
     amx_thread_begin();
@@ -317,11 +320,14 @@ void gemm(Ctx *c, const GemmJob *j) {
           const bool again = s->col || s->row || s->k_block;
           if (again) threads_barrier();
           if (again && !thread) all->next_task = 0;
-          gemm_pack_pass(&w, threads);
+          if (!p.own) gemm_pack_pass(&w, threads);
           gemm_pass(&w);
         }
       }
     }
+#if AMX_TILES
+    _mm_sfence();                                // stores past the caches (matmul_store_line)
+#endif
     amx_thread_end();
   });
 }
@@ -335,7 +341,7 @@ void gemm_sums(Ctx *c, const GemmJob *j) {
     const GemmScratch s = gemm_scratch(c, thread_number);
     const int64_t row = task * rows, n = gemm_min(rows, M - row);
     for (int64_t k0 = 0; k0 < j->K; k0 += k) {
-      DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.chains, &j->a, row, n, k0, gemm_min(k, j->K - k0), false));
+      DISPATCH(j->a.dtype, T, gemm_sum_columns<T>(s.chains, &j->a, row, n, k0, gemm_min(k, j->K - k0)));
       gemm_add_chains(s.sums, s.chains, n, k0 > 0);
     }
     j->finish_sums(j, s.sums, row, n);

@@ -7,7 +7,7 @@
 enum { GEMM_FEW_ROWS = MATMUL_FEW_ROWS, GEMM_FEW_AHEAD = 512 };  // bytes of rows in order that are asked for ahead
 static __attribute__((unused)) bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
   return j->a.count <= GEMM_FEW_ROWS && j->a.k_contiguous && j->b.k_contiguous && !j->finish_sums && !j->lower &&
-         !j->b.blocks && !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
+         !j->b.blocks && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
          (size_t)(j->K + 64) * GEMM_FEW_ROWS * 4 <= GEMM_SHARED_MIN;
 }
 // VF words of a row from word w on, of `words`; those after are zero.
@@ -15,6 +15,23 @@ template <class T, bool DOT> INLINE vf gemm_few_words(const T *row, int64_t w, i
   if (DOT) return vf_load_n((const float *)(const void *)row + w, words - w);
   return vf_load_n(row + w, words - w);
 }
+#if AMX_TILES
+// The bits of amx_dot, by vectors: acc[row] += the sums over 16 words of r's columns, denormals being zero.
+template <int ROWS> INLINE void gemm_few_tile_step(vf *acc, const float *a, int64_t a_stride, const vf *r) {
+  const vi high = vi_set1(-0x10000);
+  vf even[ROWS], odd[ROWS];
+  for (int i = 0; i < ROWS; i++) even[i] = odd[i] = vf_zero();
+  for (int d = 0; d < VF; d++) {
+    const vf y = vi_as_float(vi_shl(vf_bits(r[d]), 16)), z = vi_as_float(vi_and(vf_bits(r[d]), high));
+    for (int i = 0; i < ROWS; i++) {
+      const vi x = vf_bits(vf_set1(a[i * a_stride + d]));
+      even[i] = vf_fma(vi_as_float(vi_shl(x, 16)), y, even[i]);
+      odd[i] = vf_fma(vi_as_float(vi_and(x, high)), z, odd[i]);
+    }
+  }
+  for (int i = 0; i < ROWS; i++) acc[i] = vf_add(acc[i], vf_add(even[i], odd[i]));
+}
+#endif
 // sums[row][VF] = or +=: columns col .. of b over one block of k, `words` words from word w0 on.
 template <class T, bool DOT, int ROWS>
 static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const GemmJob *j, int64_t col, int64_t w0,
@@ -23,6 +40,9 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
   vf acc[ROWS];
   for (int i = 0; i < ROWS; i++) acc[i] = vf_zero();
   const T *const from = (const T *)j->b.data + col * j->b.stride + w0 * per;
+#if AMX_TILES
+  const unsigned mxcsr = amx_flush_begin();
+#endif
   for (int64_t w = 0; w < words; w += VF) {
     vf r[VF];
     int64_t ahead = w * per + GEMM_FEW_AHEAD / (int64_t)sizeof(T);
@@ -32,9 +52,15 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
       __builtin_prefetch(from + l * j->b.stride + ahead);
     }
     vf_transpose(r);
+#if AMX_TILES
+    if (DOT) { gemm_few_tile_step<ROWS>(acc, a + w0 + w, a_stride, r); continue; }
+#endif
     for (int d = 0; d < VF; d++)                 // words after the last are zero in a and b
       for (int i = 0; i < ROWS; i++) acc[i] = gemm_step<DOT>(a + i * a_stride + w0 + w, d, r[d], acc[i]);
   }
+#if AMX_TILES
+  amx_flush_end(mxcsr);
+#endif
   for (int i = 0; i < ROWS; i++) {
     float *const to = sums + i * GEMM_NR;
     vf_store(to, add ? vf_add(vf_load(to), acc[i]) : acc[i]);

@@ -3,6 +3,10 @@
 #include "kernels/ops.h"
 #include "amx.h"
 
+struct GemmSide;
+// tile(mr x GEMM_NR) = a_panel times b_panel; a kernel that leaves the vector units idle (AMX) does side's work meanwhile.
+typedef void GemmTile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *side);
+
 // ---- interface -----------------------------------------------------------------------------------------------------
 struct GemmOperand {
   const void *data;
@@ -24,6 +28,7 @@ struct GemmJob {
   // If not NULL: receives the sums over k of a's rows row.. (a must not be k_contiguous).
   void (*finish_sums)(const GemmJob *j, const float *sums, int64_t row, int64_t rows);
   const void *arg;                               // for the two functions
+  GemmTile *tile_amx = NULL;                     // gemm_tile_amx with what finish does to whole rows of tiles inlined
   // a and b are one operand: only elements on and below the diagonal are wanted. finish also gets some above it.
   bool lower = false;
 };
@@ -48,18 +53,16 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 #else
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm; 24 of 32 NEON registers, 4 a row of b, 2 of a
 #endif
-enum { GEMM_UNIT_COLS = 2 * GEMM_NR };           // of a row that are finished at a time
 // If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
 // B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2
 // is for a. Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of
 // 512 gain 1 to 8 %.
-#if defined(__AMX_BF16__) || AMX_EMULATED
-enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512 };
+#if AMX_TILES
+enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512, GEMM_A_PANELS = 4 };
 #else
-enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336 };
+enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336, GEMM_A_PANELS = 4 };
 #endif
 // K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits in L1. ROWS_WAIT: rows per thread
 // when sums wait from pass to pass; b is packed again for each such run of rows. A_PANELS: panels packed at a time, so
-// that memory is read in runs of several lines even if i is contiguous.
-enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_COLS_FEW = 256, GEMM_MR_MAX = 32,
-       GEMM_A_PANELS = 4 };
+// that memory is read in runs of several lines even if i is contiguous; on AMX fewer, which leaves more of an L2 to b.
+enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_MR_MAX = 32 };

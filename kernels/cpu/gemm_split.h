@@ -39,7 +39,7 @@
 //     no more than the absolute term and need no repair. They are common: GELU makes them from -9.3 on.
 #pragma once
 #include "gemm_amx.h"
-#if defined(__AMX_BF16__) || AMX_EMULATED
+#if AMX_TILES
 
 // Panels of both operands: steps of 32 rows x 32 k, [part][half][16 lines][16 words], in the order in which tiles load
 // them. A word holds k and k + 16, so that rows need no shuffle. a: lines are 16 rows, words the pairs of k; b: the
@@ -110,9 +110,9 @@ INLINE void split_load_b(const uint32_t *part) {
   amx_stream_load(6, part, 64);
   amx_stream_load(7, part + SPLIT_TILE, 64);
 }
-INLINE void split_dots(GemmSide *side) {         // and adds a sixteenth of the previous tile to its strip
+INLINE void split_dots(GemmDue<GemmRowCall> *due) {          // and a few rows of the previous tile
   amx_dot(0, 4, 6); amx_dot(1, 4, 7); amx_dot(2, 5, 6); amx_dot(3, 5, 7);
-  gemm_side_add(side, 2 * GEMM_NR);
+  gemm_due_rows(due, due->rows_a_step);
 }
 
 // Which of a panel's 32 rows have an element below 2^-102, and which have one of 2^20 or more.
@@ -150,25 +150,27 @@ __attribute__((noinline, cold)) static void split_spoil(const uint32_t *a, const
 }
 static void gemm_tile_split(const uint32_t *a, const uint32_t *b, int64_t words, float *tile, GemmSide *side) {
   const uint32_t *const a_end = a + words * 32, *x = a, *y = b;
+  GemmDue<GemmRowCall> due = gemm_due<GemmRowCall>(side, words / (SPLIT_STEP / 32));
+  due.rows_a_step = (due.rows_a_step + 5) / 6;
   uint32_t large = 0;
   amx_zero(0); amx_zero(1); amx_zero(2); amx_zero(3);
   for (; x < a_end; x += SPLIT_STEP, y += SPLIT_STEP) {
     split_load_a(x);
     split_load_b(y + 2 * SPLIT_PART);
-    split_dots(side);
+    split_dots(&due);
     split_load_b(y + SPLIT_PART);
-    split_dots(side);
+    split_dots(&due);
     split_load_a(x + SPLIT_PART);
-    split_dots(side);
-    gemm_side_step(side);
+    split_dots(&due);
     split_load_b(y);
-    split_dots(side);
+    split_dots(&due);
     split_load_a(x + 2 * SPLIT_PART);
-    split_dots(side);
+    split_dots(&due);
     split_load_a(x);
-    split_dots(side);
+    split_dots(&due);
     large |= x[SPLIT_LARGE_HERE] | y[SPLIT_LARGE_HERE];
   }
+  gemm_due_rows(&due, due.rows);
   amx_store_sums(tile);
   if (large) split_spoil(a, b, words, tile);
 }
