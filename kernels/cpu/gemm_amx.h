@@ -28,7 +28,7 @@ static void amx_transpose_32x8(const char *from, int64_t stride, uint32_t *to) {
     _mm512_storeu_si512(to + (2 * i + 1) * 16, _mm512_unpackhi_epi64(r[i], r[i + 4]));
   }
 }
-// Packs 32 rows x 32 k of an operand whose rows are contiguous; at an edge some are not there. The next 32 k come to L2.
+// Packs 32 rows x 32 k of an operand whose rows are contiguous; at an edge some are missing. The next 32 k come to L2.
 // Lines are copied first: those of rows 4 KB apart share a set of L1, and the transposes read each of them four times.
 static void amx_pack_columns(uint32_t *to, GemmSource s) {
   const int64_t left = gemm_min(32, s.k_count);

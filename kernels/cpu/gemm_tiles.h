@@ -52,7 +52,8 @@ INLINE int64_t gemm_words_k(const GemmKernel *g, int64_t words) { return words /
 // Sums along k: chains[q] = the sum over k = q mod 4 of a(i0+i, k), k0 <= k < k0+k_count, i < rows. It reads what
 // is packed next, so it costs little memory traffic (1 to 3 % of the GEMM).
 template <class T>
-static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0, int64_t k_count) {
+static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, int64_t rows, int64_t k0,
+                             int64_t k_count) {
   enum { AT_ONCE = 2 };                          // vectors: a line of bf16
   for (int64_t i = 0; i < rows; i += AT_ONCE * VF) {
     const T *from = (const T *)a->data + k0 * a->stride + i0 + i;
@@ -74,7 +75,7 @@ static void gemm_sum_columns(float *chains, const GemmOperand *a, int64_t i0, in
   }
 }
 // The sum of a k block is (0+1)+(2+3) of its chains; blocks are added in ascending order.
-static void gemm_add_chains(float *sums, const float *chains, int64_t rows, bool add) {
+static __attribute__((unused)) void gemm_add_chains(float *sums, const float *chains, int64_t rows, bool add) {
   for (int64_t i = 0; i < rows; i += VF) {
     vf c[4];
     for (int q = 0; q < 4; q++) c[q] = vf_load(chains + q * GEMM_GROUP_ROWS + i);
