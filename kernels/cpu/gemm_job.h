@@ -4,7 +4,7 @@
 #include "amx.h"
 
 struct GemmSide;
-// tile(mr x GEMM_NR) = a_panel times b_panel; a kernel that leaves the vector units idle (AMX) does side's work as well.
+// tile(mr x GEMM_NR) = a_panel times b_panel; a kernel that leaves the vector units idle (AMX) does side's work too.
 typedef void GemmTile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *side);
 
 // ---- interface -----------------------------------------------------------------------------------------------------
