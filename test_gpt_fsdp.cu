@@ -329,23 +329,22 @@ static const char *test_unknown(int names, char **name) {
 }
 // Those that take seven seconds and more, the longest first: a run should not end with one of them alone.
 static const char *const test_longest[] = {
-    "restarts_without_a_host", "schedule_rounds_in_any_order", "preflight_on_two_hosts",
-    "restarts_with_the_ranks_left", "docs_commands_of_pages_run", "liveness_names_who_fell_out",
-    "cuda_modes_change_no_bit", "schedule_of_meshes", "schedule_of_offload", "cuda_ranks_change_no_bit_half",
-    "fp8_trains_tiny_as_well_as_bf16", "first_prove_shows_equal_weights", "schedule_dtypes_in_any_order",
+    "restarts_without_a_host", "schedule_rounds_in_any_order", "preflight_on_two_hosts", "restarts_with_the_ranks_left",
+    "liveness_names_who_fell_out", "cuda_modes_change_no_bit", "schedule_of_meshes", "schedule_of_offload",
+    "cuda_ranks_change_no_bit_half", "first_prove_shows_equal_weights", "schedule_dtypes_in_any_order",
     "liveness_across_hosts", "report_pages_are_drawn", "cli_a_signal_ends_every_rank",
     "rdzv_hosts_are_rejected_by_name", "cli_sigterm_under_mpirun_leaves_whole_checkpoints", "schedule_of_offload_alone",
     "schedule_of_precisions", "docs_commands_of_readme_run", "schedule_of_layouts", "out_of_another_run",
     "schedule_needs_every_wait_offload", "rdzv_nothing_is_left_of_a_killed_part", "schedule_nccl_in_any_order",
     "cli_batch_size_auto", "rdzv_mpirun_ends_after_rank_0", "liveness_knows_what_is_no_hang",
     "schedule_needs_every_wait_muon", "ranks_and_threads_change_no_bit_fp32", "logits_wait_for_late_readers",
-    "modes_on_6_ranks", "kill_at_random_instants", "schedule_nccl_without_graphs",
-    "muon_gives_one_rank_s_bits_over_streams", "cli_chat_runs_and_resumes", "docs_made_output_is_what_is_printed",
-    "machine_busy_cores_are_told", "ranks_and_threads_change_no_bit_bf16_wire", "docs_experiments_are_built",
-    "search_rows_are_plans", "first_make_probes_once", "schedule_eval_between_steps", "schedule_mpi_in_any_order",
-    "cuda_cross_entropy_forms", "schedule_needs_every_wait_nccl", "doors_of_instruction_sets", "search_of_few_blocks",
-    "schedule_log_is_proven_cpu", "block_heads_share_k_and_v", "schedule_needs_every_wait_graph", "trace_of_gpus",
-    "ops_touch_what_they_declare", "generated_corpus_reaches_its_entropy"};
+    "modes_on_6_ranks", "kill_at_random_instants", "muon_gives_one_rank_s_bits_over_streams",
+    "cli_chat_runs_and_resumes", "docs_made_output_is_what_is_printed", "machine_busy_cores_are_told",
+    "ranks_and_threads_change_no_bit_bf16_wire", "search_rows_are_plans", "first_make_probes_once",
+    "schedule_eval_between_steps", "schedule_mpi_in_any_order", "cuda_cross_entropy_forms",
+    "schedule_needs_every_wait_nccl", "doors_of_instruction_sets", "search_of_few_blocks", "schedule_log_is_proven_cpu",
+    "block_heads_share_k_and_v", "schedule_needs_every_wait_graph", "trace_of_gpus", "ops_touch_what_they_declare",
+    "generated_corpus_reaches_its_entropy"};
 enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
 static const char *test_longest_name(int i) { return i < TEST_LONGEST ? test_longest[i] : NULL; }
 static int test_length(const TestCase *t) {                      // place among the longest, or after all of them

@@ -38,7 +38,7 @@ enum { ATTENTION_BLOCK = 32, ATTENTION_WORDS = 512, ATTENTION_SUMS = 1024, ATTEN
 // ---- matrix multiply ------------------------------------------------------------------------------------------------
 // c (32 x 32) = or += the sum over n left blocks a and n right blocks b.
 // AMX: 2 x 2 tiles. Sums start at zero and are added afterwards, because loading tiles of sums costs more (gemm.h).
-#if defined(__AMX_BF16__) || AMX_EMULATED
+#if AMX_TILES
 static void attention_blocks(float *c, const uint32_t *a, const uint32_t *b, int64_t n, bool add) {
   alignas(64) float sums[ATTENTION_SUMS];
   float *to = add ? sums : c;

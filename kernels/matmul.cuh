@@ -107,13 +107,13 @@ INLINE void matmul_finish_vector(MatmulFinish f, vf x, int64_t at, int64_t col, 
 }
 // MATMUL_UNIT of a row, several chains in flight. The result must not depend on how many columns there are.
 enum { MATMUL_UNIT = 2 * GEMM_NR };
-template <class TO, class T, MatmulKind KIND>
+template <int64_t COLS, class TO, class T, MatmulKind KIND>
 INLINE void matmul_finish_unit(MatmulFinish f, const float *sums, int64_t stride, int64_t at, int64_t col) {
   if (KIND == MATMUL_GELU_GRAD)                  // prefetch the next row: 6 % of the GEMM; stores gain nothing
-    for (int64_t i = 0; i < MATMUL_UNIT; i += 64 / (int64_t)sizeof(T))
+    for (int64_t i = 0; i < COLS; i += 64 / (int64_t)sizeof(T))
       __builtin_prefetch((const T *)f.pre_gelu + at + f.N + i);
 #pragma GCC unroll 4
-  for (int64_t v = 0; v < MATMUL_UNIT; v += VF)
+  for (int64_t v = 0; v < COLS; v += VF)
     matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + v / GEMM_NR * stride + v % GEMM_NR), at + v, col + v, VF);
 }
 template <class TO, class T, MatmulKind KIND>
@@ -124,7 +124,9 @@ static void matmul_finish(const GemmJob *j, const float *sums, int64_t stride, i
     const int64_t at = (row + r) * f.N + col;
     int64_t c = 0;
     for (; c + MATMUL_UNIT <= cols; c += MATMUL_UNIT)
-      matmul_finish_unit<TO, T, KIND>(f, sums + c / GEMM_NR * stride, stride, at + c, col + c);
+      matmul_finish_unit<MATMUL_UNIT, TO, T, KIND>(f, sums + c / GEMM_NR * stride, stride, at + c, col + c);
+    for (; c + GEMM_NR <= cols; c += GEMM_NR)
+      matmul_finish_unit<GEMM_NR, TO, T, KIND>(f, sums + c / GEMM_NR * stride, stride, at + c, col + c);
     for (; c < cols; c += VF)
       matmul_finish_vector<TO, T, KIND>(f, vf_load(sums + c / GEMM_NR * stride + c % GEMM_NR), at + c, col + c,
                                         gemm_min(VF, cols - c));
@@ -155,9 +157,13 @@ INLINE void gemm_row(const MatmulRow<TO, T, KIND> *r, int64_t i, vf x, vf y) {
   const MatmulFinish &f = r->f;
   const int64_t at = r->at + i * f.N;
   TO *out = (TO *)f.out + at;
-  const T *pre_gelu = (const T *)f.pre_gelu + at, *bias = (const T *)f.bias + r->col;
-  if (f.bias) { x = vf_add(x, vf_load(bias)); y = vf_add(y, vf_load(bias + VF)); }
+  if (f.bias) {
+    const T *bias = (const T *)f.bias + r->col;
+    x = vf_add(x, vf_load(bias));
+    y = vf_add(y, vf_load(bias + VF));
+  }
   if (KIND == MATMUL_GELU_GRAD) {
+    const T *pre_gelu = (const T *)f.pre_gelu + at;
     __builtin_prefetch(pre_gelu + GEMM_NR);                    // the next tile's
     x = vf_mul(x, vf_gelu_grad(vf_load(pre_gelu)));
     y = vf_mul(y, vf_gelu_grad(vf_load(pre_gelu + VF)));
@@ -174,9 +180,11 @@ INLINE void gemm_row(const MatmulRow<TO, T, KIND> *r, int64_t i, vf x, vf y) {
   y = matmul_stored(y, out);
   matmul_store_line((TO *)f.gelu + at, vf_gelu(x), vf_gelu(y), false);
 }
-template <class TO, class T, MatmulKind KIND> static void matmul_inline(GemmJob *j) {
-  if (sizeof(T) == 2) j->tile_amx = gemm_tile_amx<MatmulRow<TO, T, KIND>>;     // fp32 operands go to another kernel
+// For bf16 operands, which alone go to that kernel.
+template <class TO, MatmulKind KIND> static void matmul_inline(GemmJob *j, const bf16 *) {
+  j->tile_amx = gemm_tile_amx<MatmulRow<TO, bf16, KIND>>;
 }
+template <class TO, MatmulKind KIND, class T> static void matmul_inline(GemmJob *, const T *) {}
 #endif
 template <class TO, class T> static void matmul_choose_finish(GemmJob *j, const MatmulFinish *f) {
   j->finish = f->gelu       ? matmul_finish<TO, T, MATMUL_GELU>
@@ -184,10 +192,10 @@ template <class TO, class T> static void matmul_choose_finish(GemmJob *j, const 
               : f->add      ? matmul_finish<TO, T, MATMUL_ADD>
                             : matmul_finish<TO, T, MATMUL_STORE>;
 #if AMX_TILES
-  if (f->gelu) matmul_inline<TO, T, MATMUL_GELU>(j);
-  else if (f->pre_gelu) matmul_inline<TO, T, MATMUL_GELU_GRAD>(j);
-  else if (f->add) matmul_inline<TO, T, MATMUL_ADD>(j);
-  else matmul_inline<TO, T, MATMUL_STORE>(j);
+  if (f->gelu) matmul_inline<TO, MATMUL_GELU>(j, (const T *)NULL);
+  else if (f->pre_gelu) matmul_inline<TO, MATMUL_GELU_GRAD>(j, (const T *)NULL);
+  else if (f->add) matmul_inline<TO, MATMUL_ADD>(j, (const T *)NULL);
+  else matmul_inline<TO, MATMUL_STORE>(j, (const T *)NULL);
 #endif
 }
 #if FAMILY(matmul)                               // matmul_blocks.cuh needs the rest
@@ -231,7 +239,7 @@ void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor do
   gemm_sums(c, &j);
 }
 
-// Packed b: weights of a block or of the head, activations of a batch. In addition about 1.5 MB per thread.
+// Packed b: weights of a block or of the head, activations of a batch. In addition about 1.3 MB per thread.
 static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const int64_t widest = query_widest(&q), times = (widest + q.n_embd - 1) / q.n_embd;
   const int64_t rows[] = {widest, q.batch * q.seq_len * times, q.vocab_padded, q.head_rows};

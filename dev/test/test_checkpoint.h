@@ -802,6 +802,7 @@ static inline void device_run(const Ops *ops, MPI_Comm comm, const char *comm_na
   } else {
     Options o;
     test_options(&o, world, "%s --out %s %s", schedule_shapes, out, extra);
+    schedule_logits(&o);
     make_directories(out);
     option_pick(&o, OPT_comm, comm_name);
     trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);

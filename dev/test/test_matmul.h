@@ -5,7 +5,8 @@ struct MatmulShape { int64_t M, K, N; };
 // each of the three summed indices, more than one task of rows (256) and of columns (512 to 1024).
 static const MatmulShape matmul_shapes[] = {
     {1, 1, 1},     {7, 13, 5},    {37, 131, 53},  {14, 64, 32},  {65, 33, 97},
-    {3, 1601, 40}, {5, 29, 1601}, {1601, 21, 35}, {601, 40, 401}};
+    {3, 1601, 40}, {5, 29, 1601}, {1601, 21, 35}, {601, 40, 401},
+    {1030, 40, 512}};                            // its GELU streams past the caches on AMX
 static const Dtype matmul_dtypes[] = {F32, BF16, F16};
 
 // ---- reference in fp64 ---------------------------------------------------------------------------------------------
@@ -281,6 +282,22 @@ TEST(matmul_not_a_number, "a NaN in one row of the input reaches all of that row
     int64_t wrong = 0;
     for (int64_t k = 0; k < s.M * s.N; k++) wrong += (op_get(out, k) != op_get(out, k)) != (k / s.N == row);
     EXPECT(wrong == 0, "%s: %lld elements", matmul_label(ops, t, s, "NaN"), (long long)wrong);
+    op_free_all();
+  }
+}
+
+TEST(matmul_denormals, "fp32 keeps denormals, in one row as in many, on every instruction set") {
+  enum { ROWS = 6 };
+  const struct { double a, b, want; } cases[] = {{0x1p100, 0x1p-130, 0x1p-30}, {0x1p-70, 0x1p-70, 0x1p-140}};
+  for (int i = 0; const Ops *ops = op_table(i); i++) for (const auto &k : cases) for (int64_t rows : {1, (int)ROWS}) {
+    Ctx c = matmul_ctx(ops, 1);
+    Tensor a = op_tensor(F32, rows, 1), b = op_tensor(F32, 1, 1), out = op_tensor(F32, rows, 1);
+    for (int64_t r = 0; r < rows; r++) op_put(a, r, k.a);
+    op_put(b, 0, k.b);
+    matmul_forward(&c, out, a, b, MatmulEpilogue{});
+    for (int64_t r = 0; r < rows; r++)
+      EXPECT(op_get(out, r) == k.want, "%s: %g times %g is %g in row %lld of %lld, must be %g", ops->name, k.a, k.b,
+             op_get(out, r), (long long)r, (long long)rows, k.want);
     op_free_all();
   }
 }

@@ -142,7 +142,8 @@ TEST(matmul_split_error,
 TEST(matmul_tiles_flush, "bf16 tile multiplies read denormals as zero and flush denormal results") {
   for (int i = 0; const Ops *ops = split_table(i); i++) {
     Ctx c = matmul_ctx(ops, 1);
-    Tensor a = op_tensor(BF16, 1, 4), b = op_tensor(BF16, 1, 4), out = op_tensor(F32, 1, 1);
+    enum { ROWS = 6 };                           // tiles; one row alone has the same bits by vectors
+    Tensor a = op_tensor(BF16, ROWS, 4), b = op_tensor(BF16, 1, 4), out = op_tensor(F32, ROWS, 1);
     const struct { double a[4], b[4], want; } cases[] = {
         {{0x1p-127, 0, 1, 0}, {0x1p100, 0, 3, 0}, 3},            // operand of either side
         {{0x1p100, 2, 0, 0}, {0x1p-130, 1, 0, 0}, 2},
@@ -151,10 +152,15 @@ TEST(matmul_tiles_flush, "bf16 tile multiplies read denormals as zero and flush 
         {{0x1p-63, 0, 0x1p-64, 0}, {0x1p-63, 0, -0x1p-63, 0}, 0},          // and of a chain
         {{0x1p-63, 0, 0, 0}, {0x1p-63, 0, 0, 0}, 0x1p-126}};
     for (const auto &k : cases) {
-      for (int q = 0; q < 4; q++) { op_put(a, q, k.a[q]); op_put(b, q, k.b[q]); }
-      matmul_forward(&c, out, a, b, MatmulEpilogue{});
-      EXPECT(op_get(out, 0) == k.want, "%s: %g %g %g %g times %g %g %g %g is %g, must be %g", ops->name, k.a[0], k.a[1],
-             k.a[2], k.a[3], k.b[0], k.b[1], k.b[2], k.b[3], op_get(out, 0), k.want);
+      for (int q = 0; q < 4; q++) op_put(b, q, k.b[q]);
+      for (int q = 0; q < 4 * ROWS; q++) op_put(a, q, k.a[q % 4]);
+      for (int64_t rows : {1, (int)ROWS}) {
+        matmul_forward(&c, rows_of(out, 0, rows), rows_of(a, 0, rows), b, MatmulEpilogue{});
+        for (int64_t r = 0; r < rows; r++)
+          EXPECT(op_get(out, r) == k.want, "%s: %g %g %g %g times %g %g %g %g is %g in row %lld of %lld, must be %g",
+                 ops->name, k.a[0], k.a[1], k.a[2], k.a[3], k.b[0], k.b[1], k.b[2], k.b[3], op_get(out, r),
+                 (long long)r, (long long)rows, k.want);
+      }
     }
     op_free_all();
   }

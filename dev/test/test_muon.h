@@ -187,7 +187,7 @@ static void muon_check_symmetric(const Ops *ops, Dtype dtype, int64_t R, int64_t
   char what[160];
   snprintf(what, sizeof what, "%s %s %lld x %lld%s", ops->name, dtype_name(dtype), (long long)R, (long long)C,
            fast ? ", six bf16 products" : "");
-  for (int threads = 1; threads <= 3; threads += 2) {
+  for (int threads = 1; threads <= 3; threads++) {
     Ctx c = op_ctx(ops, threads, muon_query(in));
     c.fast_fp32 = fast;
     if (fast) ops->workspace_bytes(&c, muon_query(in), &c.workspace_bytes), c.workspace = op_alloc(c.workspace_bytes);
@@ -211,7 +211,8 @@ TEST(newton_schulz_symmetric, "the half that is computed of X X^T has the bits o
   for (int i = 0; const Ops *ops = op_table(i); i++) {
     const bool amx = strstr(ops->name, "amx") != NULL;
     for (Dtype dtype : {F32, BF16})
-      for (auto s : {MuonShape{9, 9}, MuonShape{31, 65}, MuonShape{66, 64}, MuonShape{257, 130}, MuonShape{300, 1700},
+      for (auto s : {MuonShape{9, 9}, MuonShape{31, 65}, MuonShape{66, 64}, MuonShape{257, 130}, MuonShape{256, 320},
+                     MuonShape{300, 1700},
                      MuonShape{900, 290}, MuonShape{850, 850}})
         if (!amx || s.rows * s.cols < 100000 || dtype == BF16) muon_check_symmetric(ops, dtype, s.rows, s.cols, false);
     if (amx) for (int64_t rows : {31, 150}) muon_check_symmetric(ops, F32, rows, 230, true);

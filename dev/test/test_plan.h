@@ -210,7 +210,7 @@ static inline size_t plan_alive_most(const Trainer *t, bool with, size_t *whole)
 }
 TEST(plan_whole_gradients_are_alive_with_the_most,
      "in the recorded modes, whole gradients, which share no memory, are alive when most is: placing them by "
-     "their lifetimes could make no plan smaller by more than a quarter of a hundredth") {
+     "their lifetimes could make no plan smaller by more than a quarter of a hundredth, or 67 KiB") {
   static ModeSet s;
   static Options o;
   static Trainer t;
@@ -226,9 +226,10 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
     trainer_plan_as(&t, &o, plan_device(false), world - 1, world, world);
     size_t whole;
     const size_t others = plan_alive_most(&t, false, &whole), all = plan_alive_most(&t, true, &whole);
-    const double gain = (double)(others + whole - all) / (double)memory_planned_total(&t.run.plan, MEMORY_ALL);
-    EXPECT(all >= others && gain <= 0.0025, "%s: %zu bytes of whole gradients, %zu more alive", text, whole,
-           all - others);
+    const double bytes = (double)(others + whole - all);
+    const double gain = bytes / (double)memory_planned_total(&t.run.plan, MEMORY_ALL);
+    EXPECT(all >= others && (gain <= 0.0025 || bytes <= 67 * 1024), "%s: %zu bytes of whole gradients, %zu more alive", text,
+           whole, all - others);
     rows += whole != 0;
     most = fmax(most, gain);
     trainer_plan_close(&t);

@@ -449,7 +449,7 @@ TEST(docs_commands_of_readme_run,
   const int commands = readme_run_pages("README.md");
   EXPECT(commands > 9, "only %d commands were found", commands);
 }
-TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
+TEST(docs_commands_of_pages_run_all, "the same for docs/*.md") {
   const int commands = readme_run_pages("docs/");
   EXPECT(commands > 60, "only %d commands were found", commands);
 }
@@ -482,7 +482,7 @@ static const char experiment_trains[] =
     "sha256sum out-?/model.safetensors\n"
     "[ $(sha256sum out-?/model.safetensors | cut -c 1-64 | uniq -c | sed 's/ *4 .*/same/') = same ]\n"
     "grep -a -q -E 'attn.ln.weight|scale_1' out-1/model.safetensors";
-TEST(docs_experiments_are_built,
+TEST(docs_experiments_are_built_all,
      "the diffs of dev/experiments/ apply; the first one is built and trains to the same weights on 1, 2 and 3 "
      "ranks, recomputing or not, stopped and resumed; the second compiles, with the third on it") {
   if (TEST_SANITIZED) SKIP("there are no objects to link");

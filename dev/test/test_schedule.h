@@ -138,7 +138,7 @@ TEST_MPI(
     "the formula") {
   schedule_orders("nccl", "", 20);
 }
-TEST_MPI(schedule_nccl_without_graphs, 3, "the same without graphs") { schedule_orders("nccl", "--graph off", 20); }
+TEST_MPI(schedule_nccl_without_graphs_all, 3, "the same without graphs") { schedule_orders("nccl", "--graph off", 20); }
 TEST_MPI(schedule_mpi_in_any_order, 3, "the same over --comm mpi: a mirror in windows, and messages") {
   schedule_orders("mpi", "", 6);
   schedule_orders("mpi", "--shm off", 6);

@@ -92,7 +92,7 @@ TEST(sm_margin_is_said, "the startup log shows how SMs are divided") {
 }
 
 // The emulated heuristic chooses another algorithm, of other bits, where it may not use the whole device.
-TEST_MPI(sm_margin_ranks_change_no_bit, 4,
+TEST_MPI(sm_margin_ranks_change_no_bit_all, 4,
          "with --sm_margin N = 1, 2 and 4 ranks, replicas too, have the same bits, which are not those without it; "
          "NCCL's kernels fit into the margin together") {
   static Corpus corpus;

@@ -64,6 +64,8 @@ struct GemmPlan {
   bool own;                                      // each thread packs b for its own tasks, a block of k at a time
 };
 
+// A thread's share of what all have for packed b: whole lines.
+INLINE int64_t gemm_own_words(size_t shared_bytes, int threads) { return (int64_t)shared_bytes / threads / 64 * 16; }
 // Free choices: whole panels, blocks of about equal size, tasks small enough that threads have about equal shares.
 static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, size_t shared_bytes) {
   GemmPlan p = {};
@@ -74,11 +76,12 @@ static GemmPlan gemm_plan(const GemmJob *j, const GemmKernel *g, int threads, si
   int64_t most_cols = p.k_blocks > 1 ? (int64_t)GEMM_COLS : gemm_min(GEMM_COLS_MAX, GEMM_B_WORDS / p.words);
   most_cols = most_cols / GEMM_NR * GEMM_NR;
   p.cols = gemm_round_up(gemm_ceil_div(N, gemm_ceil_div(N, most_cols)), GEMM_NR);
-  // Few rows: one task uses what is packed of b, so its thread packs it, and it is still in that L2. Enough columns
-  // must be there for all threads.
-  const int64_t share = gemm_round_up(gemm_ceil_div(N, threads), GEMM_NR), cols = gemm_min(p.cols, share);
+  // Few rows: one task uses what is packed of b, so its thread packs it, and it is still in that L2 (so fewer columns).
+  // There must be enough columns for all threads.
+  const int64_t own_tasks = gemm_round_up(gemm_ceil_div(N, gemm_min(most_cols, GEMM_COLS_OWN)), threads);
+  const int64_t cols = gemm_round_up(gemm_ceil_div(N, own_tasks), GEMM_NR);
   if (M <= GEMM_ROWS && N >= 4 * GEMM_NR * threads &&
-      (int64_t)shared_bytes / 4 / threads >= cols / GEMM_NR * gemm_panel_words(GEMM_NR, p.words)) {
+      gemm_own_words(shared_bytes, threads) >= cols / GEMM_NR * gemm_panel_words(GEMM_NR, p.words)) {
     p.cols = cols;
     p.rows = p.pass_rows = gemm_round_up(M, g->share_mr);
     p.pass_cols = gemm_round_up(N, GEMM_NR);
@@ -121,7 +124,7 @@ struct GemmWork {
   GemmShared *shared;
   GemmScratch s;
   GemmSide side;
-  int64_t strips;                                // started so far
+  int64_t strips;                                // or tiles (AMX), started so far
 };
 
 INLINE int64_t gemm_k_count(const GemmWork *w, int64_t k_block) {
@@ -247,7 +250,6 @@ static void gemm_multiply_panel(GemmWork *w, GemmPlace at, const uint32_t *a, in
 }
 static void gemm_multiply_group(GemmWork *w, GemmPlace of, const uint32_t *a) {
   GemmPlace at = of;                             // of a panel at a time
-  at.cols = gemm_panel_cols(w, of, of.row + of.rows - 1);
   const int64_t mr = w->g->mr, words = gemm_words(w, at.k_block);
   for (int64_t row = at.row; row < at.row + at.rows; row += mr, a += gemm_panel_words(mr, words)) {
     at.cols = gemm_panel_cols(w, of, row);
@@ -263,7 +265,7 @@ static void gemm_multiply_group(GemmWork *w, GemmPlace of, const uint32_t *a) {
 static void gemm_pass(GemmWork *w) {
   for (GemmPlace at = gemm_task_begin(w, true); at.task < w->pass.tasks; at = gemm_next_place(w, at)) {
     at.rows = gemm_group_rows(w, at);
-    if (w->p->own && at.row == 0) {
+    if (w->p->own && at.row == gemm_first_row(w, at)) {
       w->b_k_block = at.k_block;
       w->b_col = at.col;
       gemm_pack_b(w, at.k_block, at.col, gemm_ceil_div(at.cols, GEMM_NR));
@@ -306,7 +308,7 @@ void gemm(Ctx *c, const GemmJob *j) {
   parallel(c->threads, [=](int thread, int threads) {
     const GemmPlan p = gemm_plan(j, &g, threads, shared);
     GemmWork w = {j, &g, &p, {}, b, 0, 0, 0, all, gemm_scratch(c, thread), {}, 0};
-    if (p.own) w.b += (size_t)thread * (shared / threads / 64) * 16;
+    if (p.own) w.b += thread * gemm_own_words(shared, threads);
     GemmPass *s = &w.pass;
     w.side.j = j;
     amx_thread_begin();
@@ -327,7 +329,7 @@ void gemm(Ctx *c, const GemmJob *j) {
       }
     }
 #if AMX_TILES
-    _mm_sfence();                                // stores past the caches (matmul_store_line)
+    vf_passed();                                 // stores past the caches (matmul_store_line)
 #endif
     amx_thread_end();
   });

@@ -1,6 +1,6 @@
 // gemm_few.h: matrix multiplies of a few rows, as generation has them: b is used once, so nothing of it is packed. It
 // is read along its rows, in memory's order, and transposed in registers: lanes are columns of out. The summation order
-// is that of gemm.h: blocks of gemm_block_k, a chain in each, so that a row has the same bits among few and among many.
+// is that of gemm.h: blocks of gemm_block_k, with its chains, so that a row has the same bits among few and among many.
 #pragma once
 #include "gemm_tiles.h"
 
@@ -41,7 +41,7 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
   for (int i = 0; i < ROWS; i++) acc[i] = vf_zero();
   const T *const from = (const T *)j->b.data + col * j->b.stride + w0 * per;
 #if AMX_TILES
-  const unsigned mxcsr = amx_flush_begin();
+  const unsigned mxcsr = DOT ? amx_flush_begin() : 0;          // fp32 keeps denormals
 #endif
   for (int64_t w = 0; w < words; w += VF) {
     vf r[VF];
@@ -59,7 +59,8 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
       for (int i = 0; i < ROWS; i++) acc[i] = gemm_step<DOT>(a + i * a_stride + w0 + w, d, r[d], acc[i]);
   }
 #if AMX_TILES
-  amx_flush_end(mxcsr);
+  for (vf &x : acc) __asm__ volatile("" : "+v"(x));    // no addition moves behind the change
+  if (DOT) amx_flush_end(mxcsr);
 #endif
   for (int i = 0; i < ROWS; i++) {
     float *const to = sums + i * GEMM_NR;

@@ -54,15 +54,17 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a 
 enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm; 24 of 32 NEON registers, 4 a row of b, 2 of a
 #endif
 // If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
-// B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2
-// is for a. Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of
-// 512 gain 1 to 8 %.
+// B_WORDS of b allow, so that a is packed once per task. On AMX more than half of a 2 MB L2 is for a and the sums.
+// Elsewhere b's block may exceed a 1 MB L2: on Zen 5 tiles fed from L3 lose 1 %, while 768 columns instead of 512 gain
+// 1 to 8 %.
 #if AMX_TILES
-enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512, GEMM_A_PANELS = 4 };
+enum { GEMM_B_WORDS = 192 << 10, GEMM_COLS = 512, GEMM_ROWS_WAIT = 512 };
 #else
-enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336, GEMM_A_PANELS = 4 };
+enum { GEMM_B_WORDS = 320 << 10, GEMM_COLS = 768, GEMM_ROWS_WAIT = 336 };
 #endif
 // K_WORDS: words of k in a block, so that a panel of a (14 x 384 x 4 = 21 KB) fits in L1. ROWS_WAIT: rows per thread
 // when sums wait from pass to pass; b is packed again for each such run of rows. A_PANELS: panels packed at a time, so
-// that memory is read in runs of several lines even if i is contiguous; on AMX fewer, which leaves more of an L2 to b.
-enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_MR_MAX = 32 };
+// that memory is read in runs of several lines even if i is contiguous. COLS_OWN: columns of a task whose thread packs
+// b itself.
+enum { GEMM_K_WORDS = 384, GEMM_ROWS = 256, GEMM_COLS_MAX = 1024, GEMM_COLS_OWN = 512,
+       GEMM_MR_MAX = 32, GEMM_A_PANELS = 4 };

@@ -67,7 +67,7 @@ static __attribute__((unused)) void gemm_side_flush(GemmSide *s) {
 }
 // Intel SDM, TDPBF16PS. a's panel: [k/32][32 rows][32 k]; b's: [k/2][32 columns][2].
 // Tiles of a stay in L1 from one column panel to the next if tiles of b, which are used once, bypass it (stream load: a
-// quarter faster). What is left over is done before the sums are stored: it may be where they go.
+// quarter faster). All rows of the tile before are done when the sums are stored: they may go to the same strip.
 template <class R>
 static void gemm_tile_amx(const uint32_t *a, const uint32_t *b, int64_t words, float *tile, GemmSide *side) {
   GemmDue<R> due = gemm_due<R>(side, words / AMX_WORDS);

@@ -170,7 +170,6 @@ static void gemm_tile_split(const uint32_t *a, const uint32_t *b, int64_t words,
     split_dots(&due);
     large |= x[SPLIT_LARGE_HERE] | y[SPLIT_LARGE_HERE];
   }
-  gemm_due_rows(&due, due.rows);
   amx_store_sums(tile);
   if (large) split_spoil(a, b, words, tile);
 }
