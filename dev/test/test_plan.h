@@ -228,8 +228,8 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
     const size_t others = plan_alive_most(&t, false, &whole), all = plan_alive_most(&t, true, &whole);
     const double bytes = (double)(others + whole - all);
     const double gain = bytes / (double)memory_planned_total(&t.run.plan, MEMORY_ALL);
-    EXPECT(all >= others && (gain <= 0.0025 || bytes <= 67 * 1024), "%s: %zu bytes of whole gradients, %zu more alive", text,
-           whole, all - others);
+    EXPECT(all >= others && (gain <= 0.0025 || bytes <= 67 * 1024), "%s: %zu bytes of whole gradients, %zu more alive",
+           text, whole, all - others);
     rows += whole != 0;
     most = fmax(most, gain);
     trainer_plan_close(&t);
