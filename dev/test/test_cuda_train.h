@@ -171,7 +171,7 @@ TEST_MPI(cuda_ranks_change_no_bit, 3,
          "N = 1, 2, 3 ranks on CUDA kernels: losses, norms, weights equal to the bit, over mpi and over NCCL") {
   cuda_worlds_equal("");
 }
-TEST_MPI(cuda_ranks_change_no_bit_half, 3, "the same in bf16 with a bf16 wire, and in fp16") {
+TEST_MPI(cuda_ranks_change_no_bit_half_all, 3, "the same in bf16 with a bf16 wire, and in fp16") {
   cuda_worlds_equal("--param_dtype bf16 --reduce_dtype bf16");
   cuda_worlds_equal("--param_dtype fp16");
 }

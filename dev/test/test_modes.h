@@ -415,7 +415,7 @@ TEST_MPI(modes_on_2_ranks, 2, "the same on two ranks") { modes_run_covering(); }
 TEST_MPI(modes_on_3_ranks, 3, "the same on three ranks") { modes_run_covering(); }
 TEST_MPI(modes_on_4_ranks, 4, "the same on four ranks") { modes_run_covering(); }
 TEST_MPI(modes_on_5_ranks, 5, "the same on five ranks") { modes_run_covering(); }
-TEST_MPI(modes_on_6_ranks, 6, "the same on six ranks") { modes_run_covering(); }
+TEST_MPI(modes_on_6_ranks_all, 6, "the same on six ranks") { modes_run_covering(); }
 
 // Models of one and of two blocks: slots are as many as blocks, the block beside the root is both first and last.
 TEST_MPI(modes_of_small_models, 6,

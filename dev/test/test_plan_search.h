@@ -68,7 +68,7 @@ static inline void search_within(const char *base, double room, const Search *al
     EXPECT(s.shown[i].needs <= room, "%s within %.0f bytes shows a row of %.0f", base, room, s.shown[i].needs);
   search_free(&s);
 }
-TEST(search_of_few_blocks,
+TEST(search_of_few_blocks_all,
      "--plan search shows the same rows, counts the same combinations and the same that fit, whether it plans bytes of "
      "all blocks where they decide or everywhere, as for --json; with rooms between an estimate and what is exact; "
      "estimates are within half of what it allows for") {

@@ -154,7 +154,7 @@ TEST_MPI(schedule_dtypes_in_any_order, 3,
   }
   schedule_orders("mpi", "--param_dtype bf16 --reduce_dtype bf16 --shm off", 2);
 }
-TEST_MPI(schedule_eval_between_steps, 3,
+TEST_MPI(schedule_eval_between_steps_all, 3,
          "validation between steps, eager and captured, reads the weights of its step and changes no step") {
   schedule_variant.eval_each_step = true;
   const char *const extras[] = {"", "--gather_slots 4", "--graph off"};
@@ -296,7 +296,7 @@ static const ScheduleMode schedule_precisions[] = {
     {"3", "", "--freeze wte,wpe,h.0.*,h.1.attn.*", 0},             // backward ends at block 1, which has another layout
     {"2", "", "--freeze h.*", 0},
     {"4", "--mesh 2x2", "--freeze h.1.attn.*,ln_f,*.bias --param_dtype bf16 --fp8 gather", 0}};
-TEST_MPI(schedule_of_precisions, 4,
+TEST_MPI(schedule_of_precisions_all, 4,
          "E4M3 gathered or multiplied, copies in another dtype, recomputed and frozen: the CPU's bits") {
   SCHEDULE_MODES(schedule_precisions, "nccl mpi", 2);
 }
