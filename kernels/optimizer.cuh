@@ -28,6 +28,7 @@
 #pragma once
 #include "master.cuh"
 #include "norm.h"
+#include "random.h"
 
 // ---- factors of one update, the same code on every device
 struct AdamwFactors {
