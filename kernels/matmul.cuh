@@ -133,9 +133,8 @@ static void matmul_finish(const GemmJob *j, const float *sums, int64_t stride, i
   }
 }
 #if AMX_TILES
-// The same for a row of a whole tile, inside gemm_tile_amx. A row of bf16 is one store: as two halves, or where `out`
-// is not streamed past the caches, rows 4 KB apart wait for each other, because their lines share a set of L1 (8192 x
-// 2048 x 512 with GELU: 0.82 of the time of the code before, 1.15 and 1.0 without).
+// The same for a row of a whole tile, inside gemm_tile_amx. A row of bf16 is one store, and GELU's `out` is streamed
+// past the caches: rows 4 KB apart share a set of L1 and wait for each other otherwise (dev/results/2026-11-29-amx.md).
 template <class TO, class T, MatmulKind KIND> struct MatmulRow { MatmulFinish f; int64_t at, col; };
 template <class TO, class T, MatmulKind KIND>
 INLINE void gemm_row_begin(MatmulRow<TO, T, KIND> *r, const GemmJob *j, int64_t row, int64_t col) {

@@ -6,7 +6,7 @@
 // Tiles of AMX leave the vector units idle: a tile's rows are finished between the multiply steps of the next one. A
 // step takes 64 cycles and a core looks 512 instructions ahead: with calls, or counters in memory, the next step's
 // tiles begin late. So what is due is in registers, and rows are finished by code that is compiled into the kernel:
-// forwards took 0.70 to 0.85 of the time of a call for every 64 columns (dev/results/2026-11-29-amx.md). Packing gains
+// forwards took 0.75 to 0.85 of the time of a call for every 64 columns (dev/results/2026-11-29-amx.md). Packing gains
 // nothing by being spread: between steps it took as long as before them.
 struct GemmSide {
   const GemmJob *j;
