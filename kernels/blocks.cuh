@@ -22,15 +22,15 @@ void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
 
 #if PART_CPU
 #include "kernels/cpu/block_vec.h"
-template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
-  constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE), piece = 4096 / values;
+template <class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks, int type) {
+  const BlockDecoder of = block_decoder(type);
+  const int piece = 4096 / of.values;
   parallel_for(blocks > 4 * piece ? c->threads : 1, 0, blocks, piece, [=](int64_t at) {
     const int64_t end = at + piece < blocks ? at + piece : blocks;
+    alignas(64) float values[BLOCK_VALUES_MAX];
     for (int64_t b = at; b < end; b++) {
-      const BlockHead h = block_quiet_head<TYPE, T>(in + b * bytes);
-#pragma GCC unroll 16
-      for (int run = 0; run < values / BLOCK_RUN; run++)
-        block_store(out + b * values + run * BLOCK_RUN, block_run<TYPE>(h, in + b * bytes, run));
+      of.block(values, in + b * of.bytes, block_to_bf16((T *)NULL));
+      for (int i = 0; i < of.values; i += VF) block_store(out + b * of.values + i, vf_load(values + i));
     }
   });
 }
@@ -50,10 +50,11 @@ __global__ static void __launch_bounds__(FLAT_THREADS) blocks_expand_kernel(T *o
     param_store(out + at * LANES, x, LaneCount<LANES>());
   }
 }
-template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
-  const int64_t halves = blocks * (block_values(TYPE) / LANES);
+template <class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks, int type) {
+  const int64_t halves = blocks * (block_values(type) / LANES);
   CHECK(lanes_aligned(out), "blocks_expand: out, at %p, is not aligned to 16 bytes", (void *)out);
-  LAUNCH((blocks_expand_kernel<TYPE, T>), flat_blocks(halves, 1), FLAT_THREADS, 0, STREAM(c), out, in, halves);
+  BLOCK_DISPATCH(type, TYPE, LAUNCH((blocks_expand_kernel<TYPE, T>), flat_blocks(halves, 1), FLAT_THREADS, 0, STREAM(c),
+                                    out, in, halves));
 }
 #endif
 
@@ -68,7 +69,7 @@ void blocks_expand_impl(Ctx *c, Tensor out, Tensor in, int type) {
   DISPATCH(out.dtype, T, {
     T *to = (T *)out.data;
     if (type == BLOCK_F16) flat(c, HalvesOp<T>{to, (const fp16 *)in.data}, n, to, (const fp16 *)in.data);
-    else BLOCK_DISPATCH(type, TYPE, blocks_walk<TYPE>(c, to, (const uint8_t *)in.data, n / block_values(type)));
+    else blocks_walk(c, to, (const uint8_t *)in.data, n / block_values(type), type);
   });
 }
 #endif

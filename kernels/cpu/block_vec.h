@@ -1,31 +1,9 @@
 // block_vec.h: values of quantization blocks (kernels/blocks.h) in the lanes of vec.h: sixteen neighbours of a row, or
-// the same value of sixteen rows. CPU sections only.
+// the same value of sixteen rows; behind block_decode.h. CPU sections only, family blocks.
 #pragma once
-#include "kernels/blocks.h"
-#include "kernels/master.cuh"
+#include "block_decode.h"
 
 template <int TYPE> alignas(64) static constexpr BlockCodes block_table = block_codes(TYPE);
-
-// ---- rounding: to the dtype that computes, as parameters are (master.cuh). block_quiet: of scales and least numbers,
-// so that no NaN of bf16 has a lower half, which would carry
-template <class T, class V> INLINE V block_quiet(T *, V x) { return x; }
-INLINE float block_quiet(bf16 *, float x) { return bits_f32(master_bits(x)); }
-INLINE vf block_quiet(bf16 *, vf x) { return vi_as_float(master_lane_bits(x)); }
-template <int TYPE, class T> INLINE BlockHead block_quiet_head(const uint8_t *b) {
-  const BlockHead h = block_head<TYPE>(b);
-  return {block_quiet((T *)NULL, h.scale), block_quiet((T *)NULL, h.least)};
-}
-INLINE vf block_rounded(vf x, float *) { return x; }
-INLINE vf block_rounded(vf x, fp16 *to) { return vf_from_half_bits(vf_to_half_bits(x, to), to); }
-INLINE vf block_rounded(vf x, bf16 *) {
-  return vi_as_float(vi_and(vi_add(vf_bits(x), vi_set1(0x8000)), vi_set1((int)0xffff0000u)));
-}
-// Two of bf16, x lower.
-INLINE vf block_pair(vf x, vf y) {
-  return vi_as_float(vi_or(vi_shr(vi_add(vf_bits(x), vi_set1(0x8000)), 16), vf_bits(block_rounded(y, (bf16 *)NULL))));
-}
-template <class T> INLINE void block_store(T *to, vf x) { vf_store(to, x); }
-INLINE void block_store(bf16 *to, vf x) { v16_store(to, param_lane_bits(vf_bits(x))); }
 
 // ---- sixteen neighbours: block_number of run `run`
 template <int TYPE> INLINE vf block_run_numbers(const uint8_t *b, int run) {
@@ -56,7 +34,7 @@ template <int TYPE> INLINE vf block_run_numbers(const uint8_t *b, int run) {
     return vi_to_float(vi_sub(x, vi_set1(TYPE == BLOCK_Q4_0 ? 8 : 16)));
   }
 }
-// block_value of run `run`, in fp32, of a block whose head is block_quiet_head's.
+// block_value of run `run`, in fp32, of a block whose head is h.
 template <int TYPE> INLINE vf block_run(BlockHead h, const uint8_t *b, int run) {
   const vf x = vf_mul(vf_set1(block_scale<TYPE>(h, b, run)), block_run_numbers<TYPE>(b, run));
   if constexpr (!block_has_least(TYPE)) return x;
@@ -162,12 +140,14 @@ template <int TYPE> INLINE void block_lanes_of(BlockLanes *to, const uint8_t *co
     for (int j = 0; j < 8 && !block_has_least(TYPE); j++) to->u[j] = vi_bytes_less(to->u[j], has_fifth ? 16 : 8);
   }
 }
-template <int TYPE, class T> INLINE void block_lanes(BlockLanes *to, const uint8_t *const *row, int64_t at, int part) {
+template <int TYPE>
+INLINE void block_lanes(BlockLanes *to, const uint8_t *const *row, int64_t at, int part, bool bf) {
   block_lanes_of<TYPE>(to, row, at, part);
-  for (vf &x : to->scale) x = block_quiet((T *)NULL, x);
-  if constexpr (block_has_least(TYPE)) to->least = block_quiet((T *)NULL, to->least);
+  if (!bf) return;
+  for (vf &x : to->scale) x = vi_as_float(master_lane_bits(x));
+  if constexpr (block_has_least(TYPE)) to->least = vi_as_float(master_lane_bits(to->least));
 }
-// Value 16 run + i of them, i known when this is compiled, for T.
+// Value 16 run + i of them, i known when this is compiled.
 template <int TYPE> INLINE vf block_lanes_value(const BlockLanes *b, int run, int i) {
   const vi x = b->u[4 * run + i / 4];
   if constexpr (block_has_codes(TYPE)) {
@@ -182,4 +162,26 @@ template <int TYPE> INLINE vf block_lanes_value(const BlockLanes *b, int run, in
     const vi high = i % 4 == 0 ? vi_shl(x, 24) : i % 4 == 1 ? vi_shl(x, 16) : i % 4 == 2 ? vi_shl(x, 8) : x;
     return vf_mul(b->scale[run], vi_to_float(vi_sar(high, 24)));
   }
+}
+
+// ---- block_decode.h's functions of a type
+template <int TYPE>
+static void block_decode_lanes(float *to, const uint8_t *const *row, int64_t at, int part, bool bf) {
+  BlockLanes b;
+  block_lanes<TYPE>(&b, row, at, part, bf);
+  for (int run = 0; run < 2; run++)
+#pragma GCC unroll 16
+    for (int i = 0; i < BLOCK_RUN; i++, to += VF) vf_store(to, block_lanes_value<TYPE>(&b, run, i));
+}
+template <int TYPE> static void block_decode_values(float *to, const uint8_t *b, bool bf) {
+  constexpr int values = block_values(TYPE);
+  BlockHead h = block_head<TYPE>(b);
+  if (bf) h = {bits_f32(master_bits(h.scale)), bits_f32(master_bits(h.least))};
+#pragma GCC unroll 16
+  for (int run = 0; run < values / BLOCK_RUN; run++) vf_store(to + run * BLOCK_RUN, block_run<TYPE>(h, b, run));
+}
+BlockDecoder block_decoder(int type) {
+  BLOCK_DISPATCH(type, TYPE,
+                 return BlockDecoder{block_values(TYPE), block_bytes(TYPE), block_decode_lanes<TYPE>,
+                                     block_decode_values<TYPE>});
 }

@@ -5,7 +5,7 @@
 // ascend; the part beyond the last word goes into the gap between panels. Rows are prefetched a few ahead (4 to 10 %
 // faster).
 #pragma once
-#include "block_vec.h"
+#include "block_decode.h"
 #include "gemm_job.h"
 
 enum { GEMM_GAP = 16 };                          // words after each panel
@@ -67,10 +67,14 @@ static void gemm_pack_columns(uint32_t *panel, int width, int64_t panels, GemmSo
 }
 // ---- from quantization blocks: values go from lanes into panels, in the time of packing numbers. PAIRS: a word is two
 // of bf16; else an fp32, rounded to T. Of the rows, `from` .. `end` are those of a part, whose own first one is `first`
-struct GemmBlocks { Tensor part; int64_t first, from, end, i0, k0, k_count, words, panels; int width; };
+struct GemmBlocks {
+  Tensor part;
+  BlockDecoder of;
+  int64_t first, from, end, i0, k0, k_count, words, panels;
+  int width;
+};
 // k contiguous: rows are lanes.
-template <int TYPE, class T, bool PAIRS> static void gemm_pack_block_rows(uint32_t *panel, GemmBlocks s) {
-  constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE);
+template <class T, bool PAIRS> static void gemm_pack_block_rows(uint32_t *panel, GemmBlocks s) {
   for (int64_t r = s.i0 + (s.from - s.i0) / VF * VF; r < s.end; r += VF) {
     const uint8_t *row[VF];
     for (int64_t l = 0; l < VF; l++) {           // lanes of other parts: any row of this one
@@ -80,14 +84,14 @@ template <int TYPE, class T, bool PAIRS> static void gemm_pack_block_rows(uint32
     const bool whole = r >= s.from && r + VF <= s.end;
     const int64_t at = r - s.i0;
     float *to = (float *)panel + at / s.width * gemm_panel_words(s.width, s.words) + at % s.width;
-    BlockLanes b;
+    alignas(64) float values[32 * VF];
     for (int64_t k = s.k0; k < s.k0 + s.k_count; k += BLOCK_RUN) {
       const int run = (int)(k % 32 / BLOCK_RUN);
-      if (k == s.k0 || !run) block_lanes<TYPE, T>(&b, row, k / values * bytes, (int)(k % values / 32));
-#pragma GCC unroll 16
-      for (int i = 0; i < BLOCK_RUN; i += PAIRS ? 2 : 1, to += s.width) {
-        const vf x = block_lanes_value<TYPE>(&b, run, i);
-        vf w = PAIRS ? block_pair(x, block_lanes_value<TYPE>(&b, run, i + PAIRS)) : block_rounded(x, (T *)NULL);
+      if (k == s.k0 || !run)
+        s.of.lanes(values, row, k / s.of.values * s.of.bytes, (int)(k % s.of.values / 32), block_to_bf16((T *)NULL));
+      const float *x = values + run * BLOCK_RUN * VF;
+      for (int i = 0; i < BLOCK_RUN; i += PAIRS ? 2 : 1, x += (PAIRS ? 2 : 1) * VF, to += s.width) {
+        vf w = PAIRS ? block_pair(vf_load(x), vf_load(x + VF)) : block_rounded(vf_load(x), (T *)NULL);
         if (!whole) {
           const vf other = vf_load(to);
           w = vf_select(vm_first(s.from - r), other, vf_select(vm_first(s.end - r), w, other));
@@ -98,19 +102,17 @@ template <int TYPE, class T, bool PAIRS> static void gemm_pack_block_rows(uint32
   }
 }
 // i contiguous: a row is a k, of a pair the lower half or, after that, the upper one.
-template <int TYPE, class T, bool PAIRS> static void gemm_pack_block_columns(uint32_t *panel, GemmBlocks s) {
-  constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE);
+template <class T, bool PAIRS> static void gemm_pack_block_columns(uint32_t *panel, GemmBlocks s) {
   const int64_t panel_words = gemm_panel_words(s.width, s.words);
   for (int64_t k = s.from; k < s.end; k++) {
     const uint8_t *const row = (const uint8_t *)s.part.data + (k - s.first) * s.part.shape[1];
     const int64_t word = (k - s.k0) / (1 + PAIRS);
-    BlockHead head = {};
+    alignas(64) float values[BLOCK_VALUES_MAX];
     for (int64_t i = 0; i < s.panels * s.width; i += BLOCK_RUN) {
-      const int64_t at = s.i0 + i;
-      const uint8_t *const b = row + at / values * bytes;
-      if (!i || at % values == 0) head = block_quiet_head<TYPE, T>(b);
+      const int64_t at = s.i0 + i, in = at % s.of.values;
+      if (!i || !in) s.of.block(values, row + at / s.of.values * s.of.bytes, block_to_bf16((T *)NULL));
       float *const to = (float *)panel + i / s.width * panel_words + word * s.width + i % s.width;
-      vf x = block_rounded(block_run<TYPE>(head, b, (int)(at % values / BLOCK_RUN)), (T *)NULL);
+      vf x = block_rounded(vf_load(values + in), (T *)NULL);
       if (PAIRS && (k - s.k0) % 2 == 0) x = vi_as_float(vi_shr(vf_bits(x), 16));
       else if (PAIRS) x = vi_as_float(vi_or(vi_load(to), vf_bits(x)));
       vf_store(to, x);
@@ -128,10 +130,11 @@ static void gemm_pack_blocks(uint32_t *panel, int width, int64_t panels, const G
   if (end > rows || k_count < words * (1 + PAIRS)) memset(panel, 0, (size_t)panels * panel_bytes);
   for (int p = 0; p < q->parts; first += q->part[p++].shape[0]) {
     const int64_t from = first > begin ? first : begin, to = gemm_min(first + q->part[p].shape[0], end);
-    const GemmBlocks s = {q->part[p], first, from, to, i0, k0, k_count, words, panels, width};
-    if (from < to)
-      BLOCK_DISPATCH(q->type[p], TYPE, if (x->k_contiguous) gemm_pack_block_rows<TYPE, T, PAIRS>(panel, s);
-                     else gemm_pack_block_columns<TYPE, T, PAIRS>(panel, s));
+    if (from >= to) continue;
+    const BlockDecoder of = block_decoder(q->type[p]);
+    const GemmBlocks s = {q->part[p], of, first, from, to, i0, k0, k_count, words, panels, width};
+    if (x->k_contiguous) gemm_pack_block_rows<T, PAIRS>(panel, s);
+    else gemm_pack_block_columns<T, PAIRS>(panel, s);
   }
 }
 template <class T>
