@@ -72,6 +72,7 @@ struct Model {
   int64_t head_chunk_bytes;                      // the most fp32 logits that exist at once
   bool documents;                                // a sequence holds several, which do not attend to each other
   PreferenceArgs preference;                     // a loss of pairs of documents; .loss 0: the loss is of tokens
+  bool branch_sums;                              // layernorm_backward makes the sums of projections' biases
   bool dlogits_apart;                            // the gradient of logits has memory of its own if its dtype differs
   Dtype logits_dtype;                            // of training; other passes have fp32
   Recompute recompute[LAYERS_MAX];
@@ -178,6 +179,7 @@ struct Acts {
   Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only if it has a norm
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
   Tensor dresidual, dbranch;                     // training only
+  Tensor dbranch_sum;                            // F32 (C): column sums of dbranch, from a norm's backward to a bias
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R, widest input), F32 (1), F32 (1): of a GEMM with --fp8 matmul
   Tensor logits, dlogits;                        // F32 or BF16, compute dtype (head_rows, Vp)
@@ -296,6 +298,7 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   if (!training) return;
   x->dresidual = declare(d, "dresidual", -1, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? declare(d, "dbranch", -1, dt, B, T, C) : x->dresidual;     // equal without dropout
+  if (m->branch_sums) x->dbranch_sum = declare(d, "dbranch_sum", -1, F32, C);
 }
 
 // ---- the trainer's state
@@ -516,7 +519,9 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (!products_take_e4m3(t)) {
     const bool blocks = reads_blocks(t, in.shape[0]) &&
                         multiply_blocks(t, out, in, block_param(&t->model, l, weight), block_weight(t, l, bias));
-    const MatmulEpilogue e = {block_weight(t, l, bias), adapts ? Tensor{} : gelu};
+    const Recompute level = t->model.recompute[l];
+    const MatmulEpilogue e = {block_weight(t, l, bias), adapts ? Tensor{} : gelu, OVERWRITE,
+                              level == RECOMPUTE_GELU || level == RECOMPUTE_NORM};
     if (!blocks) matmul_forward(c, out, in, block_weight(t, l, weight), e, block_quant(t, l, weight));
     if (adapts && !t->bare) lora_forward(t, out, in, l, matrix);
     if ((adapts || blocks) && gelu.data) gelu_forward(c, gelu, out);
@@ -717,9 +722,10 @@ static void linear_backward_input(Trainer *t, Tensor din, Tensor dout, int l, Bl
   matmul_backward_input(&t->ctx, din, dout, block_weight(t, l, weight), pre_gelu, block_quant(t, l, weight));
 }
 // The gradients of a weight and its bias (data NULL: frozen, or not there), from the matrix multiply's input and the
-// gradient of its output.
-static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
-  if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
+// gradient of its output, and that gradient's column sums if another op has made them.
+static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode,
+                                   Tensor dout_sum = {}) {
+  if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode, dout_sum);
 }
 
 // The gradients of the adapters of a matrix, from its input and the gradient of its output; adds the gradient through
@@ -806,7 +812,7 @@ static void input_norm_backward(Trainer *t, int l, int i, Tensor dbranch, Tensor
   const InputNorm n = input_norm(t, l, i);
   if (norms_are_before(t)) {
     layernorm_backward(c, x->dresidual, dbranch, dw[i ? LN_2_W : LN_1_W], dw[i ? LN_2_B : LN_1_B], din, n.residual,
-                       n.weight, n.mean, n.rstd, drop, mode);
+                       n.weight, n.mean, n.rstd, drop, mode, dbranch.data ? x->dbranch_sum : Tensor{});
     return;
   }
   dropout(c, x->dresidual, din, Dropout{}, ADD);
@@ -834,7 +840,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
   Tensor dbranch = branch_norm_backward(t, l, 1, dw, mode);
 
-  linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->act), mode);
+  linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->act), mode, x->dbranch_sum);
   fsdp_poll(f);
   block_mlp_back(t, l, dfc, dbranch, mode);
   fsdp_poll(f);
@@ -845,7 +851,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   fsdp_poll(f);
   input_norm_backward(t, l, 1, x->dbranch, dln_2, dw, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
   dbranch = branch_norm_backward(t, l, 0, dw, mode);
-  linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
+  linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode, x->dbranch_sum);
   linear_backward_input(t, rows2d(datt), dbranch, l, ATTN_PROJ_W, none);
   lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
   fsdp_poll(f);
@@ -895,7 +901,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   loss_forward_backward(t, a, mode);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, root_grad(t, LN_F_W), root_grad(t, LN_F_B), x->ln_f, x->residual_f,
-                     root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
+                     root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode,
+                     x->dbranch_sum);
   if (!fsdp_blocks_in_root(f)) fsdp_release(f, 0);                // nobody reads it from here on
   for (int l = L - 1; l >= lowest; l--) {
     fsdp_wait(f, 1 + l, true);

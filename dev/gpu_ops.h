@@ -161,16 +161,22 @@ static void gpu_rows(GpuOps *g, int64_t B, int64_t C) {
   const int64_t T = 1024;
   char shape[64];
   snprintf(shape, sizeof shape, "B %lld T %lld C %lld", (long long)B, (long long)T, (long long)C);
-  g->c.ops->workspace_bytes(&g->c, {BF16, F32, B, T, C, C / 64, 64, 64}, &g->c.workspace_bytes);
+  WorkspaceQuery q = {BF16, F32, B, T, C, C / 64, 64, 64};
+  q.norm_sums = 3;
+  g->c.ops->workspace_bytes(&g->c, q, &g->c.workspace_bytes);
   g->c.workspace = gpu_take(g, g->c.workspace_bytes);
   Tensor x = gpu_tensor(g, BF16, 1, B, T, C), y = gpu_tensor(g, BF16, 0, B, T, C), d = gpu_tensor(g, BF16, 1, B, T, C),
          w = gpu_tensor(g, BF16, 1, C), b = gpu_tensor(g, BF16, 1, C), mean = gpu_tensor(g, F32, 0, B, T),
-         rstd = gpu_tensor(g, F32, 0, B, T), dw = gpu_tensor(g, F32, 0, C), db = gpu_tensor(g, F32, 0, C);
+         rstd = gpu_tensor(g, F32, 0, B, T), dw = gpu_tensor(g, F32, 0, C), db = gpu_tensor(g, F32, 0, C),
+         sum = gpu_tensor(g, F32, 0, C);
   double us;
   GPU_US(us, layernorm_forward(&g->c, y, mean, rstd, x, w, b, 1e-5f));
   GPU_SAY_BYTES("layernorm forward", shape, us, x, y);
   GPU_US(us, layernorm_backward(&g->c, y, Tensor{}, dw, db, d, x, w, mean, rstd, Dropout{}, OVERWRITE));
   GPU_SAY_BYTES("layernorm backward", shape, us, d, x, y, y);
+  // With the sums of a projection's bias: what this takes more must be less than the line of dbias.
+  GPU_US(us, layernorm_backward(&g->c, y, Tensor{}, dw, db, d, x, w, mean, rstd, Dropout{}, OVERWRITE, sum));
+  GPU_SAY_BYTES("layernorm backward and sums", shape, us, d, x, y, y);
   GPU_US(us, matmul_backward_weight(&g->c, Tensor{}, db, reshaped(d, B * T, C), reshaped(x, B * T, C), OVERWRITE));
   GPU_SAY_BYTES("dbias", shape, us, d);
   gpu_free_to(g, 0);

@@ -8,9 +8,10 @@
 //                      dresidual += rstd (g - mean(g) - xhat mean(g xhat))      rounded once, when stored
 //                      dbranch    = dropout(dresidual as stored)
 //                      dweight    = or += sum over rows of dout xhat,  dbias = or += sum over rows of dout
+//                      dbranch_sum = sum over rows of dbranch as stored: matmul_backward_weight's dout_sum
 //
 //   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
-//   mean, rstd (B,T) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
+//   mean, rstd (B,T), dbranch_sum (C) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
 // Dropout: sample drop.sample0 + b, element t C + c.
 // Summation order: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64
 // rows in order, then the blocks in order.
@@ -58,10 +59,11 @@ void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor out, Tensor mean
 
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
 // dweight, dbias or both may be absent (data NULL). Without dropout dbranch may be absent or be dresidual itself: both
-// have the same values, and nothing more is written.
+// have the same values, and nothing more is written. dbranch_sum: may be absent; a CPU has none, because its
+// matmul_backward_weight adds up what it has in its caches.
 void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
                         Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
-                        Dropout drop, Accumulate mode) {
+                        Dropout drop, Accumulate mode, Tensor dbranch_sum) {
   int64_t B = dout.shape[0], T = dout.shape[1], C = dout.shape[2];
   layernorm_check(dout, mean, rstd, weight, Tensor{});
   CHECK_SHAPE(dresidual, B, T, C);
@@ -71,6 +73,8 @@ void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight
   if (dweight.data) { CHECK_SHAPE(dweight, C); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, C); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
+  if (dbranch_sum.data) { CHECK_SHAPE(dbranch_sum, C); CHECK_DTYPE(dbranch_sum, F32); }
+  CHECK(!dbranch_sum.data || c->ops->nccl, "layernorm_backward: %s makes no dbranch_sum", c->ops->name);
   if (dbranch.data && dbranch.data != dresidual.data) {
     CHECK_SHAPE(dbranch, B, T, C);
     CHECK_DTYPE(dbranch, dout.dtype);
@@ -78,7 +82,7 @@ void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight
     CHECK(drop.p == 0.0f, "layernorm_backward: dropout %g needs a dbranch of its own", (double)drop.p);
   }
   CALL_OP(c, norms, layernorm_backward, dresidual, dbranch, dweight, dbias, dout, residual, weight, mean, rstd, drop,
-          mode);
+          mode, dbranch_sum);
 }
 #endif
 
@@ -280,7 +284,7 @@ static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *p
 }
 void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                              Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
-                             Accumulate mode) {
+                             Accumulate mode, Tensor) {
   const int64_t rows = numel(rstd), C = dout.shape[2], seq_len = dout.shape[1];
   float *room = (float *)c->workspace, *partials = room + 2 * C;
   layernorm_check_workspace("layernorm_backward", c, rows, C);

@@ -2,11 +2,11 @@
 // read to the last write.
 //
 //   forward    one block per row: mean, then squares around it (two barriers), then out
-//   backward   one block per run of neighbouring rows: the column sums of dweight and dbias stay in registers for the
-//              whole run, and the next row is loaded (as stored, not yet widened) while this one is computed. With up
-//              to 1024 columns a warp takes a row, without barriers, and the four warps of a block take the rows of a
-//              run alternately; with more columns the block takes a row. Each run stores its sums in the workspace; a
-//              second kernel adds the runs in order.
+//   backward   one block per run of neighbouring rows: the column sums of dweight, dbias and dbranch stay in registers
+//              for the whole run, and the next row is loaded (as stored, not yet widened) while this one is computed.
+//              With up to 1024 columns a warp takes a row, without barriers, and the four warps of a block take the
+//              rows of a run alternately; with more columns the block takes a row. Each run stores its sums in the
+//              workspace; a second kernel adds the runs in order.
 //
 // Summation order: along a row, a thread's columns in order, then a butterfly over a warp, then over the block's warps
 // if they share a row. Down the columns, a warp's rows of a run in order, then the warps, then the runs in eight parts
@@ -179,22 +179,22 @@ __device__ static inline void layernorm_two_sums(float *a, float *b, float *scra
   *a = warp_sum(lane < warps ? scratch[lane] : 0.0f);
   *b = warp_sum(lane < warps ? scratch[WARP + lane] : 0.0f);
 }
-// One group of columns of one row, after its sums are known.
-template <class T, int W>
+// One group of columns of one row, after its sums are known; adds to the column sums of group n: of dweight, of dbias
+// and, with SUMS 3, of dbranch. Those take registers that others need: rows beyond 4096 columns spill with them.
+template <class T, int W, int N, int SUMS>
 __device__ static inline void layernorm_write(const LayernormBackward<T> *p, Lanes<W> dout, Lanes<W> x, Lanes<W> d,
-                                              Lanes<W> weight, Lanes<W> *dweight, Lanes<W> *dbias, float mean,
-                                              float rstd, float g_mean, float gx_mean, int64_t r, int64_t i,
-                                              uint32_t step) {
+                                              Lanes<W> weight, Lanes<W> (*sums)[N], int n, float mean, float rstd,
+                                              float g_mean, float gx_mean, int64_t r, int64_t i, uint32_t step) {
   UNROLL for (int k = 0; k < W; k++) {
     const float xhat = (x.x[k] - mean) * rstd;
-    if (p->dweight) dweight->x[k] = fmaf(dout.x[k], xhat, dweight->x[k]);
-    if (p->dbias) dbias->x[k] += dout.x[k];
+    if (p->dweight) sums[0][n].x[k] = fmaf(dout.x[k], xhat, sums[0][n].x[k]);
+    if (p->dbias) sums[1][n].x[k] += dout.x[k];
     d.x[k] = fmaf(rstd, (dout.x[k] * weight.x[k] - g_mean) - xhat * gx_mean, d.x[k]);
   }
   d = lanes_store<W>(p->dresidual + r * p->C + i, d);
-  if (!p->dbranch) return;
   if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
-  lanes_store<W>(p->dbranch + r * p->C + i, d);
+  if (p->dbranch) d = lanes_store<W>(p->dbranch + r * p->C + i, d);
+  if constexpr (SUMS > 2) UNROLL for (int k = 0; k < W; k++) sums[2][n].x[k] += d.x[k];
 }
 // The weights of group n, which starts at column i: kept in `weight`, or read again; 1 if there is no weight.
 template <class T, int W, bool KEEP>
@@ -207,10 +207,9 @@ __device__ static inline Lanes<W> layernorm_weight(const LayernormBackward<T> *p
 // read; else registers do not suffice, and it is read again, from the caches. AHEAD: the next row is loaded meanwhile.
 // scratch: NULL if a warp has a row; else four floats per warp: two sets of two, because fast warps write the next
 // row's sums while slow warps still read this row's.
-template <class T, int W, int N, bool KEEP, bool AHEAD>
-__device__ static inline void layernorm_run(const LayernormBackward<T> *p, LayernormColumns c, Lanes<W> *dweight,
-                                            Lanes<W> *dbias, int64_t begin, int64_t end, int64_t stride,
-                                            float *scratch) {
+template <class T, int W, int N, int SUMS, bool KEEP, bool AHEAD>
+__device__ static inline void layernorm_run(const LayernormBackward<T> *p, LayernormColumns c, Lanes<W> (*sums)[N],
+                                            int64_t begin, int64_t end, int64_t stride, float *scratch) {
   const uint32_t step = drop_step(&p->drop, p->state);
   LanesRaw<W, T> weight[KEEP ? N : 1] = {};
   UNROLL for (int n = 0; n < N && KEEP; n++)
@@ -240,50 +239,52 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
     UNROLL for (int n = 0; n < N; n++) {
       const int64_t i = c.first + n * c.next, at = r * p->C + i;
       if (i >= p->C) break;                      // not continue: the pieces' reads would be hoisted, and spill
-      layernorm_write<T, W>(p, KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + at),
-                            KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + at),
-                            KEEP ? lanes_unpack<W, T>(row.dresidual[n]) : lanes_load<W>(p->dresidual + at),
-                            layernorm_weight<T, W, KEEP>(p, weight, n, i), &dweight[n], &dbias[n], row.mean, row.rstd,
-                            p->mean ? g_sum / (float)p->C : 0.0f, gx_sum / (float)p->C, r, i, step);
+      layernorm_write<T, W, N, SUMS>(p, KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + at),
+                                     KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + at),
+                                     KEEP ? lanes_unpack<W, T>(row.dresidual[n]) : lanes_load<W>(p->dresidual + at),
+                                     layernorm_weight<T, W, KEEP>(p, weight, n, i), sums, n, row.mean, row.rstd,
+                                     p->mean ? g_sum / (float)p->C : 0.0f, gx_sum / (float)p->C, r, i, step);
     }
   }
 }
 // A block takes a row at a time.
-template <class T, int W, int N>
+template <class T, int W, int N, int SUMS>
 __global__ static void LAYERNORM_BOUNDS(W) layernorm_backward_kernel(LayernormBackward<T> p) {
   constexpr int REGISTERS = N * W * (int)sizeof(T) / 4;          // that hold a thread's columns of one tensor
   SHARED(float, scratch, 4 * WARP);
   const LayernormColumns c = {(int64_t)threadIdx.x * W, (int64_t)blockDim.x * W};
   const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
-  Lanes<W> dweight[N], dbias[N];
-  UNROLL for (int n = 0; n < N; n++) dweight[n] = dbias[n] = lanes_of<W>(0.0f);
-  layernorm_run<T, W, N, N * W <= 16, REGISTERS <= 8>(&p, c, dweight, dbias, begin, end, 1, scratch);
-  float *partial = p.partial + (int64_t)blockIdx.x * 2 * p.C;
+  Lanes<W> sums[SUMS][N];
+  UNROLL for (int i = 0; i < SUMS * N; i++) sums[i / N][i % N] = lanes_of<W>(0.0f);
+  layernorm_run<T, W, N, SUMS, N * W <= 16, REGISTERS <= 8>(&p, c, sums, begin, end, 1, scratch);
+  float *partial = p.partial + (int64_t)blockIdx.x * SUMS * p.C;
   UNROLL for (int n = 0; n < N; n++) {
     const int64_t i = c.first + n * c.next;
     if (i >= p.C) break;
-    if (p.dweight) lanes_store<W>(partial + i, dweight[n]);
-    if (p.dbias) lanes_store<W>(partial + p.C + i, dbias[n]);
+    if (p.dweight) lanes_store<W>(partial + i, sums[0][n]);
+    if (p.dbias) lanes_store<W>(partial + p.C + i, sums[1][n]);
+    if constexpr (SUMS > 2) lanes_store<W>(partial + 2 * p.C + i, sums[2][n]);
   }
 }
 // A warp takes a row of at most N x 256 columns; the block's warps take turns. Their column sums are added in order.
-template <class T, int N>
+template <class T, int N, int SUMS>
 __global__ static void __launch_bounds__(LAYERNORM_RUN_WARPS *WARP, N * sizeof(T) > 4 ? 2 : 3)
 layernorm_backward_warps_kernel(LayernormBackward<T> p) {
   SHARED(float, sums, LAYERNORM_RUN_WARPS * N * WARP * LANES);
   const int warp = (int)threadIdx.x / WARP;
   const LayernormColumns c = {(int64_t)(threadIdx.x % WARP) * LANES, WARP * LANES};
   const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows < p.rows ? begin + p.run_rows : p.rows;
-  Lanes<LANES> column[2][N];
-  UNROLL for (int n = 0; n < N; n++) column[0][n] = column[1][n] = lanes_of<LANES>(0.0f);
-  layernorm_run<T, LANES, N, true, N * sizeof(T) <= 12>(&p, c, column[0], column[1], begin + warp, end,
-                                                        LAYERNORM_RUN_WARPS, NULL);
-  UNROLL for (int which = 0; which < 2; which++) {
+  Lanes<LANES> column[SUMS][N];
+  UNROLL for (int i = 0; i < SUMS * N; i++) column[i / N][i % N] = lanes_of<LANES>(0.0f);
+  layernorm_run<T, LANES, N, SUMS, true, N * sizeof(T) <= 12>(&p, c, column, begin + warp, end, LAYERNORM_RUN_WARPS,
+                                                              NULL);
+  UNROLL for (int which = 0; which < SUMS; which++) {
+    if (which < 2 && !(which ? p.dbias : p.dweight)) continue;
     UNROLL for (int n = 0; n < N; n++)
       lanes_store<LANES>(sums + (warp * N * WARP * LANES + c.first + n * c.next), column[which][n]);
     __syncthreads();
-    float *partial = p.partial + ((int64_t)blockIdx.x * 2 + which) * p.C;
-    for (int64_t i = threadIdx.x; i < p.C && (which ? p.dbias : p.dweight); i += LAYERNORM_RUN_WARPS * WARP) {
+    float *partial = p.partial + ((int64_t)blockIdx.x * SUMS + which) * p.C;
+    for (int64_t i = threadIdx.x; i < p.C; i += LAYERNORM_RUN_WARPS * WARP) {
       float sum = 0.0f;
       UNROLL for (int w = 0; w < LAYERNORM_RUN_WARPS; w++) sum += sums[w * N * WARP * LANES + i];
       partial[i] = sum;
@@ -292,13 +293,13 @@ layernorm_backward_warps_kernel(LayernormBackward<T> p) {
   }
 }
 
-// Columns from .. to of [dweight, dbias]: the lanes of a warp are neighbouring columns; each of the eight warps adds an
-// eighth of the runs.
+// Columns from .. to of [dweight, dbias, dbranch_sum], of which runs store `sums`: the lanes of a warp are neighbouring
+// columns; each of the eight warps adds an eighth of the runs.
 enum { LAYERNORM_FOLD_WARPS = 8 };
 template <class G>
 __global__ static void __launch_bounds__(LAYERNORM_FOLD_WARPS *WARP)
-layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, int64_t C, int64_t from, int64_t to,
-                      bool add) {
+layernorm_fold_kernel(G *dweight, G *dbias, float *dbranch_sum, const float *partial, int64_t runs, int64_t C,
+                      int64_t sums, int64_t from, int64_t to, bool add) {
   SHARED(float, part, LAYERNORM_FOLD_WARPS * WARP);
   const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
   const int64_t i = from + (int64_t)blockIdx.x * WARP + lane;
@@ -309,37 +310,51 @@ layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, 
     int64_t run = warp * each;
     for (; run + 8 <= end; run += 8) {           // eight loads in flight
       float x[8];
-      UNROLL for (int k = 0; k < 8; k++) x[k] = partial[(run + k) * 2 * C + i];
+      UNROLL for (int k = 0; k < 8; k++) x[k] = partial[(run + k) * sums * C + i];
       UNROLL for (int k = 0; k < 8; k++) sum += x[k];
     }
-    for (; run < end; run++) sum += partial[run * 2 * C + i];
+    for (; run < end; run++) sum += partial[run * sums * C + i];
   }
   part[threadIdx.x] = sum;
   __syncthreads();
   if (warp || i >= to) return;
   sum = 0.0f;
   for (int w = 0; w < LAYERNORM_FOLD_WARPS; w++) sum += part[w * WARP + lane];
-  G *out = i < C ? dweight + i : dbias + (i - C);
-  round_to(out, add ? to_f32(*out) + sum : sum);
+  G *out = i < C ? dweight : i < 2 * C ? dbias : NULL;
+  if (i >= 2 * C) dbranch_sum[i - 2 * C] = sum;
+  else if (out) round_to(out + i % C, add ? to_f32(out[i % C]) + sum : sum);
 }
-// Adds the runs for dweight and dbias, or for the one that is present.
-static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_t runs, int64_t C, bool add) {
-  const int64_t from = dweight.data ? 0 : C, to = dbias.data ? C + numel(dbias) : C;        // which may be shorter
+// Adds the runs of those sums that are present.
+static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, Tensor dbranch_sum, int64_t runs, int64_t C,
+                                    bool add) {
+  const int64_t from = dweight.data ? 0 : dbias.data ? C : 2 * C;
+  const int64_t to = dbranch_sum.data ? 3 * C : dbias.data ? C + numel(dbias) : C;           // dbias may be shorter
   if (from >= to) return;
-  DISPATCH(dweight.data ? dweight.dtype : dbias.dtype, G,
+  DISPATCH(dweight.data ? dweight.dtype : dbias.data ? dbias.dtype : F32, G,
            LAUNCH(layernorm_fold_kernel<G>, (unsigned)((to - from + WARP - 1) / WARP), LAYERNORM_FOLD_WARPS * WARP, 0,
-                  STREAM(c), (G *)dweight.data, (G *)dbias.data, (const float *)c->workspace, runs, C, from, to, add));
+                  STREAM(c), (G *)dweight.data, (G *)dbias.data, (float *)dbranch_sum.data, (const float *)c->workspace,
+                  runs, C, dbranch_sum.data ? 3 : 2, from, to, add));
 }
 
+template <class T, int SUMS>
+static void layernorm_backward_runs(Ctx *c, LayernormBackward<T> p, LayernormRuns plan, unsigned runs) {
+  if (plan.at_once == 1)
+    LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_backward_kernel<T, W, N, SUMS>), runs, (unsigned)plan.threads, 0,
+                                         STREAM(c), p));
+  else
+    LAYERNORM_BY_PIECES(plan, N, LAUNCH((layernorm_backward_warps_kernel<T, N, SUMS>), runs, (unsigned)plan.threads, 0,
+                                        STREAM(c), p));
+}
 void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
                              Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
-                             Accumulate mode) {
+                             Accumulate mode, Tensor dbranch_sum) {
   const int64_t rows = numel(rstd), C = dout.shape[2];
   const LayernormRuns plan = layernorm_runs(rows, C);
   const int64_t runs = (rows + plan.rows - 1) / plan.rows;
   void *branch = dbranch.data == dresidual.data ? NULL : dbranch.data;
-  CHECK(c->workspace_bytes >= layernorm_partials_bytes(rows, C),
-        "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, layernorm_partials_bytes(rows, C));
+  const int sums = dbranch_sum.data ? 3 : 2;
+  const size_t need = layernorm_partials_bytes(rows, C, sums);
+  CHECK(c->workspace_bytes >= need, "layernorm_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
   CHECK(plan.width == 1 || (lanes_aligned(dresidual.data, branch, dout.data, residual.data, weight.data)),
         "layernorm_backward: a tensor of %lld columns is not on 16 bytes", (long long)C);
   if (runs) DISPATCH(dout.dtype, T, {
@@ -347,12 +362,7 @@ void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw
                               (const T *)residual.data, (const T *)weight.data, (const float *)mean.data,
                               (const float *)rstd.data, rows, plan.rows, C, dout.shape[1], drop_key(drop), c->state,
                               dweight.data != NULL, dbias.data != NULL};
-    if (plan.at_once == 1)
-      LAYERNORM_BY_PLAN(plan, W, N, LAUNCH((layernorm_backward_kernel<T, W, N>), (unsigned)runs, (unsigned)plan.threads,
-                                           0, STREAM(c), p));
-    else
-      LAYERNORM_BY_PIECES(plan, N, LAUNCH((layernorm_backward_warps_kernel<T, N>), (unsigned)runs,
-                                          (unsigned)plan.threads, 0, STREAM(c), p));
+    (sums > 2 ? layernorm_backward_runs<T, 3> : layernorm_backward_runs<T, 2>)(c, p, plan, (unsigned)runs);
   });
-  layernorm_backward_fold(c, dweight, dbias, runs, C, mode == ADD);
+  layernorm_backward_fold(c, dweight, dbias, dbranch_sum, runs, C, mode == ADD);
 }

@@ -4,12 +4,15 @@
 //   2 dbias      column sums in two phases
 //   3 ops
 //
-// GELU runs after the GEMM, by gelu.cuh's kernel on the stored `out`. cuBLASLt's epilogue would apply an undocumented
-// tanh to sums that are not stored, so a backward pass could not recompute it.
+// GELU runs after the GEMM, by gelu.cuh's kernel on the stored `out`. cuBLASLt's epilogue applies an undocumented tanh
+// to sums that are not stored, so a backward pass could not recompute it: --tune any may choose it where none does.
 // GELU' always uses the stored pre-activation. Two-byte dtypes use cuBLASLt's epilogue where it has one; fp32 uses our
 // kernel, since cuBLASLt does not state the accuracy of its own. Our kernel runs on the stored din after the GEMM: for
 // two-byte dtypes that is one more rounding than an epilogue, for fp32 none.
-// The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, and cannot add.
+// The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, cannot add, and give
+// other bits than a frozen weight's bias has. Sums of a dout that layernorm_backward wrote (two of GPT-2's four per
+// block) come from there, where dout is in registers. The others have a pass of their own: dout of fc1 is what
+// cuBLASLt's GELU' epilogue wrote; that of qkv is written by many blocks, each with a head's columns of a few rows.
 #pragma once
 #include "ops_loss.h"
 #include "matmul.cuh"
@@ -132,6 +135,13 @@ __global__ static void __launch_bounds__(128)
   for (; b < blocks; b++) s += partial[(int64_t)b * N + n];
   round_to(out + n, add ? to_f32(out[n]) + s : s);
 }
+static void matmul_dbias_fold(Ctx *c, Tensor dbias, const void *partial, int64_t blocks, bool add) {
+  const int64_t N = numel(dbias);
+  DISPATCH(dbias.dtype, TO, {
+    LAUNCH((matmul_dbias_fold_kernel<TO>), dim3((unsigned)((N + 127) / 128)), dim3(128), 0, STREAM(c), (TO *)dbias.data,
+           (const float *)partial, N, (int)blocks, add);
+  });
+}
 static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
   const int64_t M = dout.shape[0], N = dout.shape[1];
   int64_t rows = (M + DBIAS_BLOCKS - 1) / DBIAS_BLOCKS;
@@ -148,24 +158,24 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
     if (V > 1) LAUNCH((matmul_dbias_partial_kernel<LANES, T>), grid, dim3(256), 0, STREAM(c), partial, x, M, N, rows);
     else LAUNCH((matmul_dbias_partial_kernel<1, T>), grid, dim3(256), 0, STREAM(c), partial, x, M, N, rows);
   });
-  DISPATCH(dbias.dtype, TO, {
-    LAUNCH((matmul_dbias_fold_kernel<TO>), dim3((unsigned)((N + 127) / 128)), dim3(128), 0, STREAM(c), (TO *)dbias.data,
-           (const float *)partial, N, (int)blocks, add);
-  });
+  matmul_dbias_fold(c, dbias, partial, blocks, add);
 }
 
 // ================================================================================================ 3 ops
 static void matmul_product(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan(c, p);
-  if (plan->way == MATMUL_OWN) { matmul_any(c, p); return; }
-  matmul_library(c, plan, p, &plan->algo, plan->workspace_bytes);
-  if (plan->way == MATMUL_AFTER) gelu_run<true>(c, p->out, p->pre_gelu);
+  if (plan->way != MATMUL_OWN) {
+    matmul_library_and_gelu(c, plan, p, &plan->algo, plan->workspace_bytes);
+    return;
+  }
+  matmul_any(c, p);
+  if (p->gelu.data) gelu_run<false>(c, p->gelu, p->out);
 }
 void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
-                           true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
+                           true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0,
+                           e.gelu, e.gelu_again};
   matmul_product(c, &p);
-  if (e.gelu.data) gelu_run<false>(c, e.gelu, out);
 }
 void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
@@ -184,9 +194,11 @@ static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool 
   matmul_product(c, &p);
   if (to.data != dweight.data) convert_impl(c, dweight, to);
 }
-void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode,
+                                 Tensor dout_sum) {
   if (dweight.data) matmul_dweight(c, dweight, dout, in, mode == ADD);
-  if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
+  if (dbias.data && dout_sum.data) matmul_dbias_fold(c, dbias, dout_sum.data, 1, mode == ADD);
+  else if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
 }
 // Both operands have k contiguous: the one fp8 layout that tensor cores of every generation take. There is no fallback
 // kernel: it would be slower than the bf16 GEMM, and speed is the reason for fp8.

@@ -10,6 +10,7 @@ struct WorkspaceQuery {
   int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows;
   int64_t widest = 0, head_size = 0, n_kv_head = 0;
   int64_t q_norm = 0;                            // columns of the norm of q; 0: a head's
+  int norm_sums = 2;                             // column sums of layernorm_backward: 3 with those of dbranch
 };
 HD int64_t query_widest(const WorkspaceQuery *q) { return q->widest ? q->widest : 4 * q->n_embd; }
 HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->head_size : q->n_embd / q->n_head; }

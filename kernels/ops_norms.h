@@ -24,9 +24,10 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_backward,          (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout, \
                                   Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop, \
-                                  Accumulate mode), \
+                                  Accumulate mode, Tensor dbranch_sum), \
                                  UPDATES(dresidual) WRITES(dbranch) SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) \
                                  READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual) \
+                                 WRITES(dbranch_sum) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(rope_forward,                (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, \
                                   RopeArgs a, Tensor starts), \
@@ -39,6 +40,9 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 #define WORKSPACES_norms(X) X(layernorm) X(rope)
 OPS_FAMILY(norms, NormsOps, ISA_OF_VECTORS)
 #if PART_LAUNCH // arguments that may be left out
+void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
+                        Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop, Accumulate mode,
+                        Tensor dbranch_sum = {});
 void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, Tensor starts = {},
                        float scale = 1);
 void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, Accumulate mode,

@@ -321,5 +321,5 @@ void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight,
   CHECK(c->workspace_bytes >= need, "rope_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
   DISPATCH(dqkv.dtype, T, rope_launch(c, rope_call<T>(dqkv, raw, table, q_weight, k_weight,
                                                       sums ? (float *)c->workspace : NULL, a), true));
-  layernorm_backward_fold(c, dq_weight, dk_weight, runs, rope_sums(a), mode == ADD);
+  layernorm_backward_fold(c, dq_weight, dk_weight, Tensor{}, runs, rope_sums(a), mode == ADD);
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "ops.h"
 
-// layernorm_backward: a block stores two sums per column for a run of neighbouring rows. Rows of a run: 16, or 8 for
+// layernorm_backward: a block stores `sums` (two or three) per column for a run of neighbouring rows: of 16, or 8 for
 // each warp where these have rows of their own (at_once), so that the stored sums stay small beside the rows; more
 // where there would be more runs than LAYERNORM_RUNS, which are three rounds or more of the blocks that a GPU holds,
 // so that the last round, which is not full, costs little.
@@ -15,9 +15,9 @@ static inline int64_t layernorm_run_rows(int64_t rows, int64_t C) {
   const int64_t at_once = layernorm_at_once(C), least = at_once == 1 ? 16 : 8 * at_once;
   return max64(least, round_up((rows + LAYERNORM_RUNS - 1) / LAYERNORM_RUNS, at_once));
 }
-static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {
+static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C, int sums) {
   const int64_t each = layernorm_run_rows(rows, C);
-  return (size_t)((rows + each - 1) / each * 2 * C) * sizeof(float);
+  return (size_t)((rows + each - 1) / each * sums * C) * sizeof(float);
 }
 // rope_backward: the same for the weights of q's and k's norms.
 enum { ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8 };
@@ -50,7 +50,7 @@ static inline size_t cuda_workspace_bytes(int major, WorkspaceQuery q) {
   const size_t wanted[] = {matmul_library_bytes(major) + (after ? (size_t)(widest * q.n_embd) * 4 : 0),
                            (size_t)(DBIAS_BLOCKS * widest) * 4,
                            embedding_sort_bytes(rows),
-                           layernorm_partials_bytes(rows, q.n_embd),
+                           layernorm_partials_bytes(rows, q.n_embd, q.norm_sums),
                            attention_dot_bytes(q.batch * q.n_head * q.seq_len),
                            rope_partials_bytes(rows, query_q_norm(&q))};
   size_t bytes = 0;

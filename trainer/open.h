@@ -140,6 +140,10 @@ static void trainer_layout(Trainer *t, FsdpRanks ranks, FsdpConfig cfg, Param *p
   Error error = {};
   t->fsdp = t->run.fsdp = fsdp_layout(ranks, &t->ctx, cfg, param, params, &error);
   if (ranks.comm != MPI_COMM_NULL) agree_no_error(ranks.comm, error.text, EXIT_USAGE);
+  for (int i = 0; i < 2 * m->L && t->ctx.ops->nccl && m->shape.block.norm_place == NORM_BEFORE; i++) {
+    const int p = block_param(m, i / 2, i % 2 ? ATTN_PROJ_B : PROJ_B);
+    if (p >= 0 && !param[p].frozen) t->model.branch_sums = true;
+  }
   t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
@@ -150,7 +154,8 @@ static void trainer_layout(Trainer *t, FsdpRanks ranks, FsdpConfig cfg, Param *p
     for (int k = 0; k < LORA_MATRICES; k++)      // a factor may be wider than a small model
       if (lora_width(m, k) > m->C) widest = max64(widest, (widest * lora_width(m, k) + m->C - 1) / m->C);
     const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
-                              m->hs, m->KV, m->shape.block.qk_norm == QK_NORM_ALL ? m->H * m->hs : 0};
+                              m->hs, m->KV, m->shape.block.qk_norm == QK_NORM_ALL ? m->H * m->hs : 0,
+                              m->branch_sums ? 3 : 2};
     size_t bytes;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
     if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;

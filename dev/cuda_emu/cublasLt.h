@@ -5,7 +5,7 @@
 //   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands, scales and leading dimensions on
 //                16 bytes; compute type fp32 with its scales of A and B; C, D and bias bf16
 //   layouts      column-major; ld >= rows; op(A) m x k, op(B) k x n, C and D m x n
-//   epilogues    DEFAULT, BIAS, DGELU; auxiliary ld >= rows and a multiple of 8
+//   epilogues    DEFAULT, BIAS, DGELU, GELU_AUX, GELU_AUX_BIAS; auxiliary ld >= rows and a multiple of 8
 //   preferences  workspace, reduction schemes, alignments; an algorithm that needs more is not offered
 //   workspace    device memory, 256-byte aligned, as large as the algorithm said
 //   pointers     device memory that does not overlap the result; read when the stream reaches the call, descriptors at
@@ -31,7 +31,9 @@ typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cubl
 typedef enum {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_BIAS = 4,
-  CUBLASLT_EPILOGUE_DGELU = 64 | 128
+  CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,         // writes the auxiliary matrix; DGELU reads it
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4
 } cublasLtEpilogue_t;
 typedef enum {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,
@@ -192,6 +194,7 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmu
 EMU(size_t) emu_lt_bytes(cudaDataType_t t) { return t == CUDA_R_32F ? 4 : t == CUDA_R_8F_E4M3 ? 1 : 2; }
 EMU(bool) emu_lt_uses_bias(cublasLtEpilogue_t e) { return (e & 4) != 0; }
 EMU(bool) emu_lt_uses_aux(cublasLtEpilogue_t e) { return (e & 128) != 0; }
+EMU(bool) emu_lt_writes_aux(cublasLtEpilogue_t e) { return emu_lt_uses_aux(e) && (e & 32); }
 
 // What fp8 kernels need. Pointers and leading dimensions are checked with the algorithm.
 EMU(cublasStatus_t)
@@ -238,6 +241,8 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
   switch (o.epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
     case CUBLASLT_EPILOGUE_DGELU: return CUBLAS_STATUS_SUCCESS;
   }
   return emu_lt_reject(CUBLAS_STATUS_NOT_SUPPORTED, "an epilogue that is not emulated");
@@ -433,7 +438,10 @@ EMU(void) emu_lt_finish(const EmuLtCall &q, float x, int64_t i, int64_t j) {
     if (q.d.type == CUDA_R_16BF && q.d.ld % 2) x = emu_lt_rounded(q.d.type, x);  // seen on an H100, cuBLASLt 13.1
     x += emu_lt_get(q.o.bias, q.d.type, i);
   }
-  if (emu_lt_uses_aux(q.o.epilogue)) x *= emu_lt_gelu_grad(emu_lt_get(q.o.aux, q.d.type, i + j * q.o.aux_ld));
+  if (emu_lt_writes_aux(q.o.epilogue)) {         // GELU of what is not rounded yet
+    emu_lt_put(const_cast<void *>(q.o.aux), q.d.type, i + j * q.o.aux_ld, x);
+    x = 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+  } else if (emu_lt_uses_aux(q.o.epilogue)) x *= emu_lt_gelu_grad(emu_lt_get(q.o.aux, q.d.type, i + j * q.o.aux_ld));
   emu_lt_put(q.D, q.d.type, i + j * q.d.ld, x);
 }
 EMU(void) emu_lt_run(const EmuLtCall &q) {

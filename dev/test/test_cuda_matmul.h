@@ -22,6 +22,27 @@ static bool matmul_set_without(const Ops *ops, unsigned what) {
   return ops == &ops_cuda_emulated || what == 0;
 }
 
+// ---- faults ---------------------------------------------------------------------------------------------------------
+// Runs f in a separate process, which must die and print `words`.
+static void matmul_expect_death(const char *words, void (*f)()) {
+  char said[4096] = "";
+  FILE *log = tmpfile();
+  CHECK(log, "tmpfile: %s", strerror(errno));
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    dup2(fileno(log), STDERR_FILENO);
+    f();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  const ssize_t n = pread(fileno(log), said, sizeof said - 1, 0);
+  said[n > 0 ? n : 0] = 0;
+  fclose(log);
+  EXPECT(status != 0 && strstr(said, words), "status %d, said \"%s\", not \"%s\"", status, said, words);
+}
+
 // ---- against the reference -----------------------------------------------------------------------------------------
 struct MatmulDeviceCase { MatmulCase host; Tensor in, weight, bias, dout, pre; };
 static MatmulDeviceCase matmul_device_case(Ctx *c, MatmulCase x) {
@@ -477,6 +498,73 @@ TEST(cuda_matmul_tuned_to_any,
     op_free_all();
   }
 }
+// GELU by cuBLASLt's epilogue: values of the pre-activation that is stored, but not gelu_forward's bits.
+static char matmul_gelu_plans[1 << 14];
+static Tensor matmul_gelu_once(Ctx *c, Tensor out, bool again, const MatmulDeviceCase *d) {
+  Tensor gelu = device_tensor(c, d->in.dtype, d->host.s.M, d->host.s.N);
+  matmul_forward(c, out, d->in, d->weight, MatmulEpilogue{d->bias, gelu, OVERWRITE, again});
+  return gelu;
+}
+static void matmul_gelu_given_again() {
+  Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+  Error error = {};
+  const MatmulDeviceCase d = matmul_device_case(&c, matmul_case(MatmulShape{64, 96, 80}, BF16));
+  c.ops->plans_use(&c, matmul_gelu_plans, &error);
+  matmul_gelu_once(&c, device_tensor(&c, BF16, 64, 80), true, &d);
+}
+TEST(cuda_matmul_tuned_gelu,
+     "tuning to any bits takes cuBLASLt's GELU where it has one and is faster, but not where a backward pass recomputes"
+     " it; another device that is given the choice has its bits, and one that must recompute it ends by name") {
+  static char text[4096];
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  const Ops *ops = &ops_cuda_emulated;
+  enum { OFFERED, EQUAL_BITS, LACKING, AGAIN, KINDS };
+  for (int kind = 0; kind < KINDS; kind++) for (Dtype t : {BF16, F32}) {
+    const bool fused = kind == OFFERED && t == BF16;
+    matmul_set_without(ops, kind == LACKING ? EMU_LT_WITHOUT_FUSED : 0);
+    Ctx c = matmul_device_ctx(ops);
+    const MatmulDeviceCase d = matmul_device_case(&c, matmul_case(MatmulShape{64, 96, 80}, t));
+    Tensor out = device_tensor(&c, t, 64, 80), gelu = matmul_gelu_once(&c, out, kind == AGAIN, &d);
+    matmul_device_expect_gelu("before tuning", &c, gelu, out);
+    const Tensor kept = device_download(&c, gelu);
+    ops->plans_tune(&c, kind != EQUAL_BITS, NULL, 0);
+    device_expect_same_bits("GELU after tuning", &c, gelu, kept);
+    gelu = matmul_gelu_once(&c, out, kind == AGAIN, &d);
+    matmul_lines(&c, text, sizeof text);
+    EXPECT((strstr(text, "bf16 to bf16, bias, gelu in the product: algorithm ") != NULL) == fused, "kind %d, %s:\n%s",
+           kind, dtype_name(t), text);
+    if (!fused) matmul_device_expect_gelu("without cuBLASLt's GELU", &c, gelu, out);
+    else {
+      const Tensor pre = device_download(&c, out), first = device_download(&c, gelu);
+      const double u = op_unit_roundoff(t);
+      double *want = op_zeros(64 * 80), *bound = op_zeros(64 * 80);
+      int64_t others = 0;
+      for (int64_t i = 0; i < 64 * 80; i++) {    // a slope is at most 1.13; fp32's tanh
+        want[i] = matmul_ref_gelu(op_get(pre, i));
+        bound[i] = 1.01 * u * (1.13 * fabs(op_get(pre, i)) + fabs(want[i])) + 0x1p-20 * fabs(op_get(pre, i));
+      }
+      device_expect_within("cuBLASLt's GELU", &c, gelu, want, bound);
+      gelu_forward(&c, gelu, out);
+      const Tensor ours = device_download(&c, gelu);
+      for (int64_t i = 0; i < 64 * 80; i++) others += op_get(ours, i) != op_get(first, i);
+      EXPECT(others > 0, "the emulated epilogue has gelu_forward's bits");
+      ops->plans_algorithms(&c, matmul_gelu_plans, sizeof matmul_gelu_plans);
+      Ctx other = matmul_device_ctx(ops);
+      Error error = {};
+      const MatmulDeviceCase e = matmul_device_case(&other, matmul_case(MatmulShape{64, 96, 80}, t));
+      Tensor again = device_tensor(&other, t, 64, 80);
+      ops->plans_use(&other, matmul_gelu_plans, &error);
+      device_expect_same_bits("given", &other, matmul_gelu_once(&other, again, false, &e), first);
+      device_expect_same_bits("given, before GELU", &other, again, pre);
+      EXPECT(!error.text[0], "%s", error.text);
+      device_done(&other);
+      matmul_expect_death("--recompute gelu or norm would recompute it", matmul_gelu_given_again);
+    }
+    device_done(&c);
+    op_free_all();
+  }
+  matmul_set_without(ops, 0);
+}
 // X X^T, whose operands are one; a GEMM that adds another matrix, which is an operand too.
 TEST(cuda_matmul_tuned_bits_of_every_element,
      "tuning rejects an algorithm that differs in the last bit of one element, whichever it is: the first, one in the "
@@ -679,26 +767,6 @@ TEST(cuda_matmul_fp8_scales, "an fp8 GEMM reads its scales when it runs, in a ca
   }
 }
 
-// ---- faults ---------------------------------------------------------------------------------------------------------
-// Runs f in a separate process, which must die and print `words`.
-static void matmul_expect_death(const char *words, void (*f)()) {
-  char said[4096] = "";
-  FILE *log = tmpfile();
-  CHECK(log, "tmpfile: %s", strerror(errno));
-  fflush(NULL);
-  const pid_t child = fork();
-  if (!child) {
-    dup2(fileno(log), STDERR_FILENO);
-    f();
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  const ssize_t n = pread(fileno(log), said, sizeof said - 1, 0);
-  said[n > 0 ? n : 0] = 0;
-  fclose(log);
-  EXPECT(status != 0 && strstr(said, words), "status %d, said \"%s\", not \"%s\"", status, said, words);
-}
 // A shape whose first algorithm splits the sum, so that it uses the workspace.
 static void matmul_bad(int fault) {
   Ctx c = matmul_device_ctx(&ops_cuda_emulated);

@@ -152,10 +152,30 @@ static void cuda_check_layernorm_modes(Ctx *c, const OpsLayernormCall *k) {
                                 mode == ADD && i > 1 ? want[i - 2] : k->got[i]);
   }
 }
+// The sums of dbranch's columns: within rounding, and through matmul_backward_weight as its own are, added or not.
+static void cuda_expect_branch_sum(CudaOps *o, Tensor dbranch, Tensor sum) {
+  const int64_t C = numel(sum), rows = numel(dbranch) / C;
+  double *want = op_zeros(C), scale = 0.0;
+  for (int64_t i = 0; i < C; i++) {
+    double all = 0.0;
+    for (int64_t r = 0; r < rows; r++) want[i] += op_get(dbranch, r * C + i), all += fabs(op_get(dbranch, r * C + i));
+    scale = fmax(scale, all);
+  }
+  device_expect_close("sums of dbranch", &o->gpu, sum, want, (double)rows + (double)(rows / 8 + 13), scale);
+  const Tensor old = op_random_tensor(33, 3.0, F32, C), made = device_download(&o->gpu, sum), none = {};
+  const Tensor dout = device_upload(&o->gpu, reshaped(dbranch, rows, C)), in = tensor_of(NULL, dbranch.dtype, rows, 8);
+  for (Accumulate mode : {OVERWRITE, ADD}) {
+    Tensor dbias = device_upload(&o->gpu, old);
+    matmul_backward_weight(&o->gpu, none, dbias, dout, in, mode, sum);
+    device_expect_same_bits("dbias of sums", &o->gpu, dbias, mode == ADD ? op_added(old, made) : made);
+  }
+}
 static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype grad, int64_t B, int64_t T, int64_t C,
                                           float p) {
   const Dropout drop = {p, 7, 0, 2, 5};
-  CudaOps o = cuda_ops_open(ops, cuda_ops_query(dtype, B, T, C), cuda_ops_state(3));
+  WorkspaceQuery q = cuda_ops_query(dtype, B, T, C);
+  q.norm_sums = 3;
+  CudaOps o = cuda_ops_open(ops, q, cuda_ops_state(3));
   const int64_t rows = B * T;
   Tensor x = op_random_tensor(1, 1.0, dtype, B, T, C), dout = op_random_tensor(2, 1.0, dtype, B, T, C),
          weight = op_random_tensor(3, 1.0, dtype, C), above = op_random_tensor(4, 1.0, dtype, B, T, C),
@@ -182,8 +202,10 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
   for (int turn = 0; turn < (p > 0.0f ? 2 : 4); turn++) {        // twice; dbranch absent; dbranch in dresidual's memory
     Tensor none = {}, d[4] = {device_upload(&o.gpu, above), device_tensor(&o.gpu, dtype, B, T, C),
                               device_tensor(&o.gpu, grad, C), device_tensor(&o.gpu, grad, C)};
+    Tensor sum = turn ? device_tensor(&o.gpu, F32, C) : none;      // no other result changes with it
     layernorm_backward(&o.gpu, d[0], turn < 2 ? d[1] : turn == 2 ? none : d[0], d[2], d[3], in[0], in[1], in[2], in[3],
-                       in[4], drop, OVERWRITE);
+                       in[4], drop, OVERWRITE, sum);
+    if (turn) cuda_expect_branch_sum(&o, first[1], sum);
     for (int i = 0; i < 4; i++) {
       if (turn > 1 && i == 1) continue;
       Tensor host = device_download(&o.gpu, d[i]);

@@ -371,6 +371,7 @@ TEST_MPI(cuda_tune_any_belongs_to_the_run, 2,
            t.run.algorithms != NULL);
     if (way == ANY) {
       snprintf(saved, sizeof saved, "%s", t.run.algorithms);
+      EXPECT(strstr(saved, "bias, gelu in the product: "), "GELU is not cuBLASLt's: %s", saved);
       FILE *f = fmemopen(json, sizeof json - 1, "w");
       const Saved all = saved_of((RunView *)&t.run);
       checkpoint_write_head(f, &all, 0, CheckpointQuality{});

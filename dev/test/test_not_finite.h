@@ -42,8 +42,8 @@ static inline void nan_matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weig
   if (flight.stage == 3 && e.gelu.data && nan_is_at("fc")) nan_put(c, out, 11, INFINITY);
 }
 static inline void nan_matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
-                                              Accumulate mode) {
-  nan_in.ops->matmul->matmul_backward_weight(c, dweight, dbias, dout, in, mode);
+                                              Accumulate mode, Tensor dout_sum) {
+  nan_in.ops->matmul->matmul_backward_weight(c, dweight, dbias, dout, in, mode, dout_sum);
   if (flight.stage == 4 && dbias.data && in.shape[1] == 4 * dweight.shape[0] && nan_is_at("gradient"))
     nan_put(c, dweight, 5, -INFINITY);
 }

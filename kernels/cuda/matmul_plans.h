@@ -18,6 +18,7 @@
 #include "cuda_device.h"
 #include "cuda_libraries.h"
 #include "lane.cuh"
+#include "kernels/gelu.cuh"
 #include "kernels/workspace.h"
 
 // =================================================================================================== 1 GEMM
@@ -32,19 +33,22 @@ struct MatmulProduct {
   Tensor bias, pre_gelu, a_scale, b_scale;
   Tensor addend;                                 // (I,J), dtype of out: out = scale (a b) + add_scale addend (muon.cuh)
   float scale, add_scale;
+  Tensor gelu = {};                              // (I,J): receives GELU of out
+  bool gelu_again = false;                       // a backward pass recomputes it from out, so it is gelu_forward's
 };
 
 // ================================================================================================ 2 plans
 // How a GEMM is computed. EPILOGUE: cuBLASLt's GEMM computes everything. AFTER: GELU' by this program's kernel after
-// the GEMM. OWN: matmul_any_kernel instead of cuBLASLt. GELU itself is never part of a GEMM (matmul_cuda.cuh).
-enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN };
-static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel"};
+// the GEMM. OWN: matmul_any_kernel instead of cuBLASLt. After all of these GELU is this program's op. GELU: cuBLASLt's
+// epilogue computes it, with other bits (matmul_cuda.cuh): a plan of its own, which only --tune any makes.
+enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN, MATMUL_GELU };
+static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel", "in the product"};
 
 // What a plan depends on. All padding is set, because keys are compared as bytes. Alignments are powers of two up to
 // 256.
 struct MatmulKey {
   int64_t I, J, S;
-  uint8_t op, dtype, out_dtype, bias, pre_gelu, add, tf32, reserved;
+  uint8_t op, dtype, out_dtype, bias, pre_gelu, add, tf32, gelu;
   uint16_t align_out, align_a, align_b, align_bias, align_pre_gelu, reserved2[3];
 };
 static_assert(sizeof(MatmulKey) == 48, "MatmulKey has no padding");
@@ -57,6 +61,7 @@ struct MatmulPlan {
   cublasLtMatmulDesc_t desc;
   cublasLtMatrixLayout_t a, b, out;              // a, b: our names; cuBLASLt's B and A
   bool given;                                    // the algorithm is plans_use's
+  bool gelu_again;                               // of a use
   MatmulProduct last;                            // operands of the latest use, for plans_tune
   MatmulPlan *next;
 };
@@ -109,6 +114,12 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
   k.align_bias = matmul_alignment(p->bias), k.align_pre_gelu = matmul_alignment(p->pre_gelu);
   return k;
 }
+// The key of the plan of way MATMUL_GELU, if there is one.
+static MatmulKey matmul_gelu_key(MatmulKey k, Tensor gelu) {
+  const uint16_t align = matmul_alignment(gelu);
+  k.gelu = 1, k.align_out = align < k.align_out ? align : k.align_out;
+  return k;
+}
 
 enum { MATMUL_SCALES_BYTES = 256 };              // of cuBLASLt's workspace, for matmul_place_scales
 static cudaDataType_t matmul_cuda_type(Dtype t) {
@@ -121,8 +132,8 @@ static cudaDataType_t matmul_cuda_type(Dtype t) {
 // epilogue's pointer; the GEMM uses all of them.
 static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
   if (p->bias.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, const void *, p->bias.data);
-  if (plan->way == MATMUL_EPILOGUE && p->pre_gelu.data)
-    MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, p->pre_gelu.data);
+  const Tensor aux = plan->way == MATMUL_GELU ? p->out : plan->way == MATMUL_EPILOGUE ? p->pre_gelu : Tensor{};
+  if (aux.data) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, const void *, aux.data);
   if (p->a.dtype != F8) return;
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, const void *, p->b_scale.data);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, const void *, p->a_scale.data);
@@ -132,15 +143,17 @@ static void matmul_point(MatmulPlan *plan, const MatmulProduct *p) {
 // plan for decides the heuristic's choice, and so the bits: it never depends on the number of ranks.
 static void matmul_describe(const Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
   const MatmulKey *k = &plan->key;
-  const bool grad = plan->way == MATMUL_EPILOGUE && p->pre_gelu.data;
+  const bool grad = plan->way == MATMUL_EPILOGUE && p->pre_gelu.data, gelu = plan->way == MATMUL_GELU;
   const cudaDataType_t type = matmul_cuda_type(p->a.dtype), out = matmul_cuda_type(p->out.dtype);
   BLAS(cublasLtMatmulDescCreate(&plan->desc, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSA, cublasOperation_t, p->b_rows ? CUBLAS_OP_T : CUBLAS_OP_N);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_TRANSB, cublasOperation_t, p->a_rows ? CUBLAS_OP_N : CUBLAS_OP_T);
   const cublasLtEpilogue_t epilogue =
-      grad ? CUBLASLT_EPILOGUE_DGELU : p->bias.data ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+      grad ? CUBLASLT_EPILOGUE_DGELU
+      : p->bias.data ? (gelu ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                     : (gelu ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_DEFAULT);
   MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t, epilogue);
-  if (grad) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
+  if (grad || gelu) MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, p->J);
   if (c->sm_margin)
     MATMUL_SET(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t, DEVICE(c)->sms - c->sm_margin);
   matmul_point(plan, p);
@@ -196,6 +209,8 @@ static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
   if (!matmul_on_16(p->bias)) return false;
   if (p->bias.data && p->a.dtype != F32 && (p->J % 8 || p->S % 8)) return false;
   if (way == MATMUL_AFTER) return grad;
+  if (way == MATMUL_GELU)
+    return p->gelu.data && same && p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->out) && matmul_on_16(p->gelu);
   return !grad || (p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->pre_gelu));
 }
 static bool matmul_try(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, MatmulWay way) {
@@ -246,8 +261,9 @@ static int matmul_line(const MatmulPlan *plan, char line[MATMUL_LINE_BYTES]) {
   return snprintf(line, MATMUL_LINE_BYTES, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s", names[k->op % 3],
                   (long long)k->I, (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype),
                   k->tf32 ? " (tf32)" : "", dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "",
-                  k->add ? ", added" : "", k->pre_gelu ? ", gelu' " : plan->way == MATMUL_OWN ? ", " : "",
-                  k->pre_gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
+                  k->add ? ", added" : "", k->pre_gelu ? ", gelu' " : k->gelu ? ", gelu "
+                  : plan->way == MATMUL_OWN ? ", " : "",
+                  k->pre_gelu || k->gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
 }
 
 // cuBLASLt 13.1 rejects a scale of E4M3 operands that is not aligned to 16 bytes, which its manual does not say. Such a
@@ -264,7 +280,7 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
                            size_t workspace_bytes) {
   const bool scaled = p->addend.data != NULL;
   const float alpha = scaled ? p->scale : 1.0f, beta = scaled ? p->add_scale : p->add ? 1.0f : 0.0f;
-  void *const out = p->out.data, *const addend = scaled ? p->addend.data : out;
+  void *const out = (plan->way == MATMUL_GELU ? p->gelu : p->out).data, *const addend = scaled ? p->addend.data : out;
   CHECK(workspace_bytes <= c->workspace_bytes, "a GEMM needs %zu bytes of workspace, has %zu",
         workspace_bytes, c->workspace_bytes);
   MatmulProduct placed = *p;
@@ -279,6 +295,13 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
   failed.algo = *algo, failed.workspace_bytes = workspace_bytes;
   matmul_line(&failed, line);
   die_with(EXIT_FAULT, "cublasLtMatmul: %s: %s", cublaslt()->cublasLtGetStatusString(status), line);
+}
+// The same, and what the plan's way leaves to this program's kernels.
+static void matmul_library_and_gelu(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, const cublasLtMatmulAlgo_t *algo,
+                                    size_t workspace_bytes) {
+  matmul_library(c, plan, p, algo, workspace_bytes);
+  if (plan->way == MATMUL_AFTER) gelu_run<true>(c, p->out, p->pre_gelu);
+  if (p->gelu.data && plan->way != MATMUL_GELU) gelu_run<false>(c, p->gelu, p->out);
 }
 // The last way of every GEMM is MATMUL_OWN, except with fp8.
 static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
@@ -303,18 +326,22 @@ static const char *matmul_unhex(const char *from, void *to, size_t bytes) {
   }
   return *from == ' ' ? from + 1 : NULL;
 }
-// Gives a plan what plans_use's text says of it. False where the text does not name it.
-static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+// What plans_use's text says of a plan, after its key; NULL where it does not name it.
+static const char *matmul_given(const MatmulPlans *plans, const MatmulKey *of) {
   char key[2 * sizeof(MatmulKey) + 2], at[2 * sizeof(MatmulKey) + 3] = "\n";
-  const char *text = DEVICE(c)->plans->given;
-  if (!text) return false;
-  matmul_hex(key, &plan->key, sizeof plan->key);
+  if (!plans->given) return NULL;
+  matmul_hex(key, of, sizeof *of);
   strcat(at, key);
-  text = strstr(text, at);
+  const char *text = strstr(plans->given, at);
+  return text ? text + strlen(at) : NULL;
+}
+// Gives a plan what the text says of it. False where the text does not name it.
+static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+  const char *text = matmul_given(DEVICE(c)->plans, &plan->key);
   if (!text) return false;
   uint8_t way = MATMUL_OWN;
   uint64_t workspace = 0;
-  text = matmul_unhex(text + strlen(at), &way, 1);
+  text = matmul_unhex(text, &way, 1);
   if (text) text = matmul_unhex(text, &workspace, sizeof workspace);
   if (text) text = matmul_unhex(text, &plan->algo, sizeof plan->algo);
   bool taken = text && matmul_may(p, (MatmulWay)way) && way != MATMUL_OWN;
@@ -335,13 +362,19 @@ static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) 
 // The plan of a GEMM, ready to run.
 static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   MatmulPlans *plans = DEVICE(c)->plans;
-  const MatmulKey key = matmul_key(c, p);
-  MatmulPlan *plan = matmul_plan_of(plans, &key);
+  const MatmulKey key = matmul_key(c, p), gelu_key = matmul_gelu_key(key, p->gelu);
+  const bool fused = p->gelu.data && (matmul_plan_of(plans, &gelu_key) || matmul_given(plans, &gelu_key));
+  if (fused && p->gelu_again)
+    die_missing("matmul %lldx%lldx%lld: GELU was chosen to be cuBLASLt's when this run started (--tune any, --plans), "
+                "and --recompute gelu or norm would recompute it with other bits: leave --recompute as it was, or "
+                "continue with --tune off", (long long)p->I, (long long)p->J, (long long)p->S);
+  MatmulPlan *plan = matmul_plan_of(plans, fused ? &gelu_key : &key);
   if (!plan) {
-    plan = matmul_plan_new(plans, &key);
+    plan = matmul_plan_new(plans, fused ? &gelu_key : &key);
     if (!matmul_take_given(c, plan, p)) matmul_choose(c, plan, p);
   }
   plan->last = *p;
+  plan->gelu_again |= p->gelu_again;
   return plan;
 }
 
@@ -412,7 +445,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) matmul_digest_kernel(Matm
 // its contents, saved in host memory.
 struct MatmulHeld { Tensor t; void *was; };
 struct MatmulTrial {
-  MatmulHeld held[8];                            // the first is `out`
+  MatmulHeld held[9];                            // the first is `out`
   int count;
   MatmulDigest want[MATMUL_DIGESTS], got[MATMUL_DIGESTS];       // of the plan's algorithm; of another
 };
@@ -424,7 +457,7 @@ static void matmul_copy(Ctx *c, void *to, const void *from, size_t bytes) {
 static void matmul_trial_open(Ctx *c, MatmulTrial *x, const MatmulProduct *p) {
   const float one = 1.0f;
   *x = MatmulTrial{};
-  for (Tensor t : {p->out, p->a, p->b, p->bias, p->pre_gelu, p->addend, p->a_scale, p->b_scale}) {
+  for (Tensor t : {p->out, p->a, p->b, p->bias, p->pre_gelu, p->addend, p->a_scale, p->b_scale, p->gelu}) {
     if (!t.data) continue;
     MatmulHeld *h = &x->held[x->count++];
     *h = MatmulHeld{t, malloc(matmul_bytes(t))};
@@ -475,10 +508,10 @@ static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulAlgo_t *a
                          cudaEvent_t from, cudaEvent_t to, float best) {
   enum { SAMPLES = 5, PRODUCTS = 4 };
   float ms[SAMPLES];
-  matmul_library(c, plan, &plan->last, algo, workspace_bytes);
+  matmul_library_and_gelu(c, plan, &plan->last, algo, workspace_bytes);
   for (int i = 0; i < SAMPLES; i++) {
     CUDA(cudaEventRecord(from, STREAM(c)));
-    for (int k = 0; k < PRODUCTS; k++) matmul_library(c, plan, &plan->last, algo, workspace_bytes);
+    for (int k = 0; k < PRODUCTS; k++) matmul_library_and_gelu(c, plan, &plan->last, algo, workspace_bytes);
     CUDA(cudaEventRecord(to, STREAM(c)));
     CUDA(cudaEventSynchronize(to));
     CUDA(cudaEventElapsedTime(&ms[i], from, to));
@@ -501,6 +534,26 @@ static void matmul_list(MatmulTuning *t, const MatmulPlan *plan, const cublasLtM
   for (int i = 0; i < MATMUL_DIGESTS; i++) all += matmul_digest(result[i] ^ (MatmulDigest)i);
   const size_t used = strlen(t->list);
   snprintf(t->list + used, t->list_bytes - used, "%9.4f ms  bits %016llx %-9s %s\n", (double)ms / 4, all, word, line);
+}
+// Makes the plan with GELU in the GEMM of one without, where that is faster than best_ms, which includes GELU's op.
+static void matmul_tune_gelu(Ctx *c, const MatmulPlan *plan, MatmulTrial *x, MatmulTuning *t, float best_ms) {
+  static cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES];
+  MatmulPlan fused = {};
+  fused.key = matmul_gelu_key(plan->key, plan->last.gelu), fused.way = MATMUL_GELU, fused.last = plan->last;
+  if (matmul_plan_of(DEVICE(c)->plans, &fused.key)) return;
+  matmul_describe(c, &fused, &fused.last);
+  const int n = matmul_candidates(c, &fused, found, MATMUL_CANDIDATES);
+  int best = -1;
+  for (int i = 0; i < n && (i < MATMUL_FIRST || t->list || now_ms() < t->until_ms); i++) {
+    matmul_trial_run(c, x, &fused, &found[i].algo, found[i].workspaceSize, x->got);
+    const float ms = matmul_time(c, &fused, &found[i].algo, found[i].workspaceSize, t->from, t->to,
+                                 t->list ? INFINITY : best_ms);
+    matmul_list(t, &fused, &found[i].algo, found[i].workspaceSize, ms, x->got, "other");
+    if (t->any && ms < best_ms) best = i, best_ms = ms;
+  }
+  if (best < 0) { matmul_undescribe(&fused); return; }
+  fused.algo = found[best].algo, fused.workspace_bytes = found[best].workspaceSize;
+  *matmul_plan_new(DEVICE(c)->plans, &fused.key) = fused;
 }
 // A gain below 1 % is noise: the plan's algorithm stays.
 static void matmul_tune(Ctx *c, MatmulPlan *plan, MatmulTuning *t) {
@@ -526,6 +579,8 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, MatmulTuning *t) {
     matmul_list(t, plan, &found[i].algo, found[i].workspaceSize, ms, x.got, equal ? "equal" : "other");
     if ((equal || t->any) && ms < best_ms) best = i, best_ms = ms;
   }
+  if ((t->any || t->list) && !plan->gelu_again && matmul_may(&plan->last, MATMUL_GELU))
+    matmul_tune_gelu(c, plan, &x, t, best_ms);
   matmul_trial_close(c, &x);
   if (best < 0) return;
   plan->algo = found[best].algo;
@@ -539,9 +594,10 @@ void plans_tune_impl(Ctx *c, bool any, char *list, size_t list_bytes) {
   if (list) *list = 0;
   CUDA(cudaEventCreate(&t.from));
   CUDA(cudaEventCreate(&t.to));
-  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) left += plan->way != MATMUL_OWN;
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next)
+    left += plan->way < MATMUL_OWN;
   for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
-    if (plan->way == MATMUL_OWN) continue;
+    if (plan->way >= MATMUL_OWN) continue;       // GELU: chosen with the plan without
     t.until_ms = now_ms() + (end_ms - now_ms()) / left--;
     matmul_tune(c, plan, &t);
   }

@@ -62,7 +62,9 @@ static inline double product_fill(const Machine *m, Tensor out) {
 }
 // Bytes of extra passes over memory after CUDA's matrix multiplies: GELU of the result, the gradient of a bias.
 static inline double passes_forward(const OpTouch *w) { return 2 * tensor_bytes(w->arg[1].t); }
-static inline double passes_weight(const OpTouch *w) { return w->arg[1].t.data ? tensor_bytes(w->arg[2].t) : 0; }
+static inline double passes_weight(const OpTouch *w) {           // not of a bias whose sums another op made
+  return w->arg[1].t.data && !w->arg[4].t.data ? tensor_bytes(w->arg[2].t) : 0;
+}
 // Ops that are not simply element-wise. bytes: NULL if each tensor is read or written once. passes: extra bytes, NULL:
 // none.
 typedef double WorkAmount(const OpTouch *w);
