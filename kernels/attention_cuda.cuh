@@ -58,8 +58,8 @@
 //
 // Documents: with starts (ops.h), forward and dq start at the tile of the first key that a block's first query attends
 // to; what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document
-// of a block's last key. What is looked up in starts comes after the first loads; wgmma masks only tiles at the border
-// of a document.
+// of a block's last key. What is looked up in starts comes after the first loads; both mask only tiles at the border of
+// a document.
 //
 // Heads of more than 128 columns (instance 256): M = 1 and N = 32 everywhere; a warp's 16 rows of sums take 128
 // registers. dk and dv, which would take 256, have a launch each: dv of S^T and dout, dk of S^T, dP^T and Q. Of dk and
@@ -77,7 +77,7 @@
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
-// without spills (dk and dv of 80 columns: some bytes) and fit in shared memory; KEEP is set where registers are left.
+// without spills (forward of 80 columns: 72 bytes) and fit in shared memory; KEEP is set where registers are left.
 // BLOCKS is the number of blocks that the 65536 registers of an SM hold: two blocks of 128 threads with up
 // to 255 each.
 //   HS   forward            dk and dv         dq

@@ -181,13 +181,15 @@ __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int firs
         if (n * 8 + e % 2 > ahead + m * 16 + e / 2 * 8) p[m][n][e] = -INFINITY;
 }
 
-// Scores of keys in documents before the row's become -INFINITY. Rows are queries.
+// Scores of keys in documents before the row's become -INFINITY. Rows are queries; of those without such a key in the
+// tile no score is looked at.
 template <int M, int N>
 __device__ static inline void attention_mask_keys_before(float (*p)[N / 8][4], const int32_t *starts,
                                                          const AttentionShape &s, int first_query, int first_key) {
   const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int i = 0; i < 2 * M; i++) {
     const int start = attention_start(starts, s, first_query + i * 8 + lane / 4) - first_key - lane % 4 * 2;
+    if (!__any_sync(FULL_WARP, start > 0)) continue;
     UNROLL for (int n = 0; n < N / 8; n++)
       UNROLL for (int e = 0; e < 2; e++)
         if (n * 8 + e < start) p[i / 2][n][i % 2 * 2 + e] = -INFINITY;
@@ -404,7 +406,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
       attention_dot_rows<M, N, HS, KEPT>(p, &rows_k, own_k, q);
       if (DK) attention_dot_rows<M, N, HS, KEPT_V>(dp, &rows_v, own_v, d);
       if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
-      if (a.starts) attention_mask_queries_behind<M, N>(p, a.starts, s, first, query);
+      if (attention_start(a.starts, s, query + N - 1) > first)
+        attention_mask_queries_behind<M, N>(p, a.starts, s, first, query);
       const float *l = lse + column * STRIDE, *dot = l + (APART ? STAGE : 1);
       if (a.d.drop.p > 0.0f)
         attention_transposed_ds<M, N, true>(p, dp, l, dot, STRIDE, s.scale2, a.d.factor, word, column);
@@ -483,7 +486,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     attention_dot_rows<M, N, HS, KEPT>(p, &rows_q, own_q, k);
     attention_dot_rows<M, N, HS, KEPT>(dp, &rows_d, own_d, v);
     if (key + N > first) attention_mask_keys<M, N>(p, first, key);
-    if (a.starts) attention_mask_keys_before<M, N>(p, a.starts, s, first, key);
+    if (key < attention_start(a.starts, s, first + ROWS - 1))    // no query's document starts later
+      attention_mask_keys_before<M, N>(p, a.starts, s, first, key);
     if (a.d.drop.p > 0.0f) {
       uint32_t keep[M][2][N / 32];
       attention_keep_keys<M, N>(keep, a.d, step, s, first, key);
