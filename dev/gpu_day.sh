@@ -19,7 +19,8 @@
 #     ahead      starts compiling PyTorch's gpt2-xl, beside all that comes before part torch
 #     attention  hardware_wgmma and the tests of attention, 8 at a time
 #     ops        build/bench_ops gpu: attention by shape, rope, norms, cross entropy, optimizer, in TFLOP/s and GB/s;
-#                PyTorch's attention kernels for these shapes (dev/bench_attention.py)
+#                PyTorch's attention kernels for these shapes (dev/bench_attention.py); where build/bench_ops_queries32
+#                is (made with NVCCFLAGS=-DATTENTION_WGMMA_QUERIES=32), its table beside it: dk, dv of head size 128
 #     plans      the command PLANS, else every matrix multiply algorithm for the shapes of four models, with its time
 #     models     tokens/s of gpt2 (batch 32), gpt2-xl (8, 16), smollm2-135m (16), qwen3-0.6b (8), with logits in fp32
 #                and in bf16 (MODEL_OPTIONS: --tune=any, its algorithms kept for the second)
@@ -687,6 +688,7 @@ show() {
 part_ops() {
   [ -x build/bench_ops ] || missing "build/bench_ops is not built" || return 1
   show ops/table 20 120 build/bench_ops gpu
+  [ ! -x build/bench_ops_queries32 ] || show ops/queries32 20 120 build/bench_ops_queries32 gpu
   show ops/torch 20 60 "$PYTHON" dev/bench_attention.py
 }
 quarter_models=("gpt2 32" "gpt2-xl 8" "gpt2-xl 16" "smollm2-135m 16" "qwen3-0.6b 8")

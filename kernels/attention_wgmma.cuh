@@ -277,13 +277,13 @@ __device__ static inline void attention_transposed_ds(float (*p)[4], const float
 }
 // Dropout of N queries by the warp's 16 keys, in the layout of this lane's sums: bit 4 n + e of sum [n][e].
 template <int N>
-__device__ static inline void attention_keep_transposed(uint32_t kept[N / 64], const AttentionDrop &d, uint32_t step,
-                                                        const AttentionShape &s, int head, int first_query,
-                                                        int first_key) {
+__device__ static inline void attention_keep_transposed(uint32_t kept[(N + 63) / 64], const AttentionDrop &d,
+                                                        uint32_t step, const AttentionShape &s, int head,
+                                                        int first_query, int first_key) {
   const int lane = (int)threadIdx.x % WARP;
   uint32_t word[N / 32];
   attention_keep_queries<1, N>(word, d, step, s, head, first_query, first_key);
-  UNROLL for (int i = 0; i < N / 64; i++) kept[i] = 0;
+  UNROLL for (int i = 0; i < (N + 63) / 64; i++) kept[i] = 0;
   UNROLL for (int i = 0; i < N / 4; i++) {       // column i / 2 * 8 + lane % 4 * 2 + i % 2
     const uint32_t keys = __shfl_sync(FULL_WARP, word[i / 8], i / 2 * 8 + lane % 4 * 2 + i % 2) >> lane / 4;
     kept[i / 16] |= ((keys & 1) | (keys >> 8 & 1) << 2) << (i / 2 * 4 + i % 2) % 32;
@@ -388,7 +388,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     if (a.starts && __any_sync(FULL_WARP, tile + N > stop[0])) attention_mask_queries_behind<N>(scores[0], stop, tile);
     attention_transposed_p<N>(p, scores[0], lse, s.scale2);
     attention_pack<T, N>(packed_p, p);
-    uint32_t kept[N / 64];
+    uint32_t kept[(N + 63) / 64];
     if (DROP) {
       attention_keep_transposed<N>(kept, a.d, step, s, (int)blockIdx.y * s.group + turn, tile, first);
       UNROLL for (int i = 0; i < N / 4; i++) {
@@ -553,6 +553,12 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 // on an H100 of those that compile without a wait behind each multiply.
 #define ATTENTION_WGMMA(X) X(64, 1, 4, 1, 2, 1, 3) X(128, 1, 2, 2, 1, 2, 1)
 enum { ATTENTION_WGMMA_N = 64 };                 // rows of a streamed tile
+// The same of dk and dv with more than 64 columns. With 64 they spill 24 bytes, with dropout 260; with 32 none, but
+// each multiply then reads K and V from shared memory for half as many queries. Which is faster was not measured:
+// NVCCFLAGS=-DATTENTION_WGMMA_QUERIES=32 builds the other (dev/gpu_day.sh, part ops).
+#ifndef ATTENTION_WGMMA_QUERIES
+#define ATTENTION_WGMMA_QUERIES 64
+#endif
 // Bytes of `own` rows, and of two operands in each place.
 static constexpr size_t attention_wgmma_bytes(int HS, int own) {
   return (size_t)(own + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N) * (size_t)HS * 2;
@@ -575,7 +581,8 @@ static void attention_backward_wgmma_of(Ctx *c, AttentionBackward<T> a, const T 
     LAUNCH((attention_dq_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, Q_GROUPS, Q_BLOCKS, DROP>), \
            attention_grid(a.s, B, a.s.n_head, 64 * Q_GROUPS), Q_GROUPS * WARPGROUP, \
            attention_wgmma_bytes(HS, 128 * Q_GROUPS), STREAM(c), a, out, dot); \
-    LAUNCH((attention_dkv_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, KV_GROUPS, KV_BLOCKS, DROP>), \
+    constexpr int QUERIES = HS > 64 ? ATTENTION_WGMMA_QUERIES : ATTENTION_WGMMA_N; \
+    LAUNCH((attention_dkv_wgmma_kernel<T, HS, QUERIES, KV_GROUPS, KV_BLOCKS, DROP>), \
            attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_GROUPS), KV_GROUPS * WARPGROUP, \
            attention_wgmma_bytes(HS, 128 * KV_GROUPS) + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N * sizeof(float), \
            STREAM(c), a); \

@@ -103,6 +103,38 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
   resume_begin(t, saver, corpus, comm, &v, ckpt_path("%s", name));
   train_step(t, false);
 }
+TEST_MPI(moments_are_rounded_by_seed_and_parameter, 1,
+         "after a step each moment in bf16 is what a run in fp32 has, rounded by Philox's word of --seed, the "
+         "parameter, the step and the element: no two elements or parameters share a word") {
+  static Corpus corpus;
+  static Trainer t;
+  static Saver saver;
+  static float exact[1 << 20];
+  resume_corpus(&corpus);
+  for (int way = 0; way < 2; way++) {
+    int64_t at = 0;
+    ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, way ? "--seed 11 --moment_dtype bf16" : "--seed 11", "", "out");
+    for (int k = 0; k < t.fsdp->lay.params; k++) {
+      const Param *p = &t.fsdp->lay.param[k];
+      const Tensor m = fsdp_piece_moment(t.fsdp, STATE_M, p->unit, p->piece);
+      Span run;
+      REQUIRE(shard_run(&t.fsdp->lay.unit[p->unit], p, t.fsdp->mesh.shard.me, &run) && at + run.numel <= 1 << 20,
+              "%s has %lld elements", p->name, (long long)run.numel);
+      for (int64_t i = 0; i < run.numel; i++, at++) {
+        const double got = op_get(m, run.in_piece + i);
+        const uint64_t e = (uint64_t)(run.in_range + i);
+        if (!way) { exact[at] = (float)got; continue; }
+        const Philox four = philox4x32(11, Philox{(uint32_t)(e / 4), (uint32_t)k, t.buffers.state->in.step,
+                                                  0xfffffffdu});
+        const uint32_t word = e % 4 == 0 ? four.x : e % 4 == 1 ? four.y : e % 4 == 2 ? four.z : four.w;
+        const double want = (double)bits_f32((f32_bits(exact[at]) + (word & 0xffffu)) & 0xffff0000u);
+        EXPECT(got == want, "%s, element %lld: %.9g, must be %.9g", p->name, (long long)e, got, want);
+      }
+    }
+    trainer_close(&t);
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
 // Flat shards start and end at parameter bounds or at multiples of 128 elements. Together the ranks of a replica
 // snapshot each state of each parameter in whole lines of that many elements, and the other replicas nothing.
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {

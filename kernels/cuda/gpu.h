@@ -184,6 +184,10 @@ __device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 1
   return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
          (uint64_t)1 << 62;
 }
+#define WGMMA_SUMS_32(how) \
+  how(d[0]), how(d[1]), how(d[2]), how(d[3]), how(d[4]), how(d[5]), how(d[6]), how(d[7]), \
+  how(d[8]), how(d[9]), how(d[10]), how(d[11]), how(d[12]), how(d[13]), how(d[14]), how(d[15])
+#define WGMMA_LIST_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_SUMS_64(how) \
   how(d[0]), how(d[1]), how(d[2]), how(d[3]), how(d[4]), how(d[5]), how(d[6]), how(d[7]), \
   how(d[8]), how(d[9]), how(d[10]), how(d[11]), how(d[12]), how(d[13]), how(d[14]), how(d[15]), \
@@ -222,9 +226,11 @@ __device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 1
             : WGMMA_SUMS_##N("+f") : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 // d (64 x N) = A B^T, or += where `add`: A (64 x 16) and B (N x 16) are 16 columns of tiles, row-major.
 template <class T, int N> __device__ static inline void wgmma_dot(float *d, uint64_t a, uint64_t b, bool add) {
-  static_assert(N == 64 || N == 128, "instances");
+  static_assert(N == 32 || N == 64 || N == 128, "instances");
   constexpr bool B16 = __is_same(T, bf16);
-  if constexpr (N == 64 && B16) WGMMA_DOT_OR_ADD(64, "bf16.bf16", "32", "33");
+  if constexpr (N == 32 && B16) WGMMA_DOT_OR_ADD(32, "bf16.bf16", "16", "17");
+  else if constexpr (N == 32) WGMMA_DOT_OR_ADD(32, "f16.f16", "16", "17");
+  else if constexpr (N == 64 && B16) WGMMA_DOT_OR_ADD(64, "bf16.bf16", "32", "33");
   else if constexpr (N == 64) WGMMA_DOT_OR_ADD(64, "f16.f16", "32", "33");
   else if constexpr (B16) WGMMA_DOT_OR_ADD(128, "bf16.bf16", "64", "65");
   else WGMMA_DOT_OR_ADD(128, "f16.f16", "64", "65");
