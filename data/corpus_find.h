@@ -146,7 +146,6 @@ static inline bool text_check_controls(const char *path, const uint8_t *p, size_
 // named as text looks like; NULL: plain text.
 static inline bool text_check(const char *path, const uint8_t *p, size_t n, TextWant want, const char **looks,
                               Error *e) {
-  static const char *const kinds[] = {NULL, "JSON lines", "a JSON array", "JSON over several lines", NULL, NULL};
   const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
   if (foreign) return fail_with(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
   if (encoding)
@@ -155,7 +154,7 @@ static inline bool text_check(const char *path, const uint8_t *p, size_t n, Text
   if (!text_check_controls(path, p, n, 0, e)) return false;
   const FileForm form = form_of(path_base(path), p, n);
   const bool as_named = want == WANT_BYTES || (want == WANT_TEXT && form_name_is_text(path));
-  *looks = want == WANT_TEXT && as_named ? kinds[form.container] : NULL;
+  *looks = want == WANT_TEXT && as_named && form.container ? container_words(form.container).what : NULL;
   return as_named || want == WANT_LINES || form_check(&form, path, e);
 }
 static inline void text_add_document(Text *t, size_t at) {

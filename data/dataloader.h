@@ -543,7 +543,6 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
 // Adds to the source which file format conversations were in, and which schema the first has; of several files to
 // `words` what each one has; and what is held out.
 static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOptions *o) {
-  static const char *const containers[] = {"lines", "lines", "an array", "objects", "a table", "a table"};
   const DataNames *names = &f->tokens[SPLIT_TRAIN];
   const RecordPart *part = f->part;
   char words[DATA_PATH_BYTES] = "", more[64] = "";
@@ -557,11 +556,11 @@ static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOption
     data_warning(&c->warnings, "--data %s: there are no conversations for validation: the last records of each file (a "
                 "twentieth of its bytes) are held out for it and not trained on", o->data);
   if (names->count == 1)
-    text_add(c->source, sizeof c->source, ": %s of %s", containers[part->container], part->form);
+    text_add(c->source, sizeof c->source, ": %s of %s", container_words(part->container).in, part->form);
   for (int i = 0; i < names->count && !more[0]; i++) {
     const size_t n = strlen(words);
     if (data_format(words + n, sizeof words - n, "%s%s: %lld as %s of %s", i ? "; " : "", path_base(names->name[i]),
-                    (long long)part[i].records, containers[part[i].container], part[i].form)) continue;
+                    (long long)part[i].records, container_words(part[i].container).in, part[i].form)) continue;
     words[n] = 0;
     snprintf(more, sizeof more, "; and %d files more", names->count - i);
   }

@@ -32,8 +32,7 @@ uint64_t data_permute(uint64_t key, uint64_t i, uint64_t n);
 // ---- disk.h ---------------------------------------------------------------------------------------------------------
 // Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
 enum { FILE_PIECE_BYTES = 4 << 20 };
-// An existing directory is fine.
-bool file_make_directory(const char *path);
+bool file_make_directory(const char *path);      // an existing directory is fine
 // Makes PATH for writing; it must not be there: nobody else can have put a link or a file of theirs in its place.
 // `directory`: that of PATH. Returns the descriptor or -1.
 int file_create(const char *path, const char *directory);
@@ -57,15 +56,13 @@ bool file_read(int fd, void *data, int64_t bytes, int64_t offset);
 // Adds blocks of 64 KiB of bytes [from, to) of a file to a hash: evenly spaced, at most `most`, at least 2; all bytes
 // where these are enough. False with errno.
 bool file_hash_blocks(int fd, int64_t from, int64_t to, int64_t most, uint64_t *hash);
-// Waits until the file is on the disk.
-bool file_sync(int fd, const char *path);
+bool file_sync(int fd, const char *path);        // waits until the file is on the disk
 // Makes new names in a directory durable. File systems that cannot do this (EINVAL) do not need it.
 bool file_sync_directory(const char *path);
 // mkdir -p, and syncs the directory above each one that it made, where that can be read. False when a part cannot be
 // made; an existing one is fine.
 bool make_directories(const char *path);
-// rename(2), made durable.
-bool file_rename(const char *from, const char *to);
+bool file_rename(const char *from, const char *to); // rename(2), made durable
 // Renames PATH to the first free name of PATH.1, PATH.2, ..., which `aside` receives.
 bool file_move_aside(const char *path, char *aside, size_t aside_bytes);
 // Exchanges two names atomically. False with EINVAL or ENOSYS where the file system cannot.
@@ -88,8 +85,7 @@ FILE *file_own(const char *path, bool fresh);
 FILE *file_lines(const char *path, bool append);
 // Whether something else than a regular file has this name, in words: to end a sentence "PATH is ...". NULL: nothing.
 const char *file_other_words(const char *path);
-// Why file_own(path) has just failed.
-const char *file_own_fault(const char *path);
+const char *file_own_fault(const char *path);    // why file_own(path) has just failed
 // Whether a file has a mark of this program's within its first 64 KiB: somewhere, or (begins) at its beginning, which
 // may be all that a full disk has left of it.
 bool file_has_mark(const char *path, const char *mark, bool begins);
@@ -100,14 +96,12 @@ bool file_is_foreign(const char *path, const char *mark, bool begins);
 // Lines, each ended by '\n', that the user should see; often none.
 struct DataWarnings { char text[4096]; };
 enum { DATA_PATH_BYTES = 1024 };
-// Whether a name ends so.
-bool name_ends(const char *name, const char *end);
+bool name_ends(const char *name, const char *end); // whether a name ends so
 // Prints into out; false when it does not fit.
 __attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt, ...);
 // Adds a line; one that does not fit any more is left out.
 __attribute__((format(printf, 2, 3))) void data_warning(DataWarnings *d, const char *fmt, ...);
-// Memory of malloc; the rank ends where there is none.
-void *data_alloc(size_t count, size_t each_bytes);
+void *data_alloc(size_t count, size_t each_bytes); // memory of malloc; the rank ends where there is none
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
 int data_open(const char *path, size_t *bytes, Error *e);
 // Maps a whole regular file read-only. *bytes > 0 on success.
@@ -128,12 +122,22 @@ void data_names_free(DataNames *n);
 DataNames data_names(const char *dir, const char *end);
 
 // ---- forms.h --------------------------------------------------------------------------------------------------------
-enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,
-                     CONTAINER_TSV };            // SPREAD: objects over several lines
+// X(identifier, what such a file is, how its name ends, what its records are in). SPREAD: objects over several lines.
+#define DATA_CONTAINERS(X) \
+  X(CONTAINER_TEXT, "", "", "lines") \
+  X(CONTAINER_JSON_LINES, "JSON lines", ".jsonl or .json", "lines") \
+  X(CONTAINER_JSON_ARRAY, "a JSON array", ".json", "an array") \
+  X(CONTAINER_JSON_SPREAD, "JSON over several lines", ".json", "objects") \
+  X(CONTAINER_CSV, "a table, values with commas between them", ".csv", "a table") \
+  X(CONTAINER_TSV, "a table, values with tabs between them", ".tsv", "a table")
+#define X(identifier, what, ends, in) identifier,
+enum DataContainer { DATA_CONTAINERS(X) };
+#undef X
+struct ContainerWords { const char *what, *ends, *in; };
+ContainerWords container_words(DataContainer container);
 // keys: those of the first record, with commas, as far as they fit; "": there are none.
 struct FileForm { DataContainer container; char keys[160]; };
-// A member, or column, that holds a conversation.
-bool form_is_chat_key(const char *key);
+bool form_is_chat_key(const char *key);          // a field, or column, that holds a conversation
 // Whether a name ends so, with .gz or .zst after it or not.
 bool form_name_ends(const char *name, const char *end);
 // Whether a name says that what is inside is text, whatever it looks like.

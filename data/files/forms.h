@@ -69,12 +69,15 @@ FileForm form_of(const char *name, const uint8_t *p, size_t n) {
   return f;
 }
 
+ContainerWords container_words(DataContainer container) {
+#define X(identifier, what, ends, in) {what, ends, in},
+  static const ContainerWords words[] = {DATA_CONTAINERS(X)};
+#undef X
+  return words[container];
+}
 bool form_check(const FileForm *f, const char *path, Error *e) {
-  static const struct { const char *words, *ends; } kinds[] = {
-      {"", ""}, {"JSON lines", ".jsonl or .json"}, {"a JSON array", ".json"}, {"JSON over several lines", ".json"},
-      {"a table, values with commas between them", ".csv"}, {"a table, values with tabs between them", ".tsv"}};
+  const ContainerWords is = container_words(f->container);
   return f->container == CONTAINER_TEXT ||
          fail_with(e, EXIT_MISSING, "%s is %s%s%s; its name should end in %s; --data_as text trains on its bytes as "
-                   "they are", path, kinds[f->container].words, f->keys[0] ? " of objects with " : "", f->keys,
-                   kinds[f->container].ends);
+                   "they are", path, is.what, f->keys[0] ? " of objects with " : "", f->keys, is.ends);
 }
