@@ -93,10 +93,6 @@ struct MemoryPlan;                               // fsdp/plan.h
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
-// One of the matrices of a frozen parameter that is kept quantized, as its file's bytes. type: of its quantization
-// blocks, or of its numbers (blocks.h). piece: the unit's piece that it is in; in_piece: its first element, counted
-// from the piece's. Matrices of one parameter may have different types; they are then in different pieces.
-struct KeptMatrix { int type, piece; int64_t in_piece; };
 struct Param {
   char name[64];
   int ndim;
@@ -114,22 +110,20 @@ struct Param {
   int64_t row_from, row_end;                     // only rows [row_from, row_end) train; row_end 0: all rows, or none
   int adapts;                                    // adapter: number of the parameter that it adapts
   unsigned parts;                                // adapter: bit i is set if matrix i of that parameter has an adapter
-  int keeps;                                     // number of entries of `kept`: matrices, or 0 if not kept quantized
-  KeptMatrix kept[3];
+  // Frozen, kept quantized as its file's bytes: `keeps` matrices (else 0), and of each the type of its quantization
+  // blocks, or of its numbers (blocks.h).
+  int keeps, kept[3];
   bool read_in_blocks;                           // the model reads it quantized where matrix multiplies can
   int stage;                                     // the stage that needs it
-  // The layout fills in the rest.
-  Dtype dtype;                                   // in which it is stored and gathered
-  bool owned;                                    // Muon: for each of its matrices one rank computes the update
-  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
-  int64_t in_piece, numel_padded;                // its first element, counted from the piece's; elements with padding
-  int64_t expand_at;                             // kept quantized: first element in the unit's copy in the compute
-                                                 // dtype; -1: it has no copy, ops read its quantization blocks
 };
 enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
 // Its elements without padding rows, as files have them.
 static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
+// Its elements in memory: with padding rows, which a parameter that is kept quantized does not have.
+static inline int64_t param_numel_padded(const Param *p) {
+  return (p->keeps ? p->shape[0] : p->padded_rows) * param_cols(p);
+}
 // The first element of one of its matrices.
 static inline int64_t param_part_first(const Param *p, int part) {
   int64_t rows = 0;
@@ -325,7 +319,10 @@ void fsdp_snapshot_wait(Fsdp *f);
 // quantization blocks as stored; fsdp_own_type is the block type of own element `at`.
 void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *blocks, int64_t n);
 int fsdp_own_type(const Fsdp *f, int p, int64_t at);
-int fsdp_param_moments(const Fsdp *f, const Param *p);         // moments that the optimizer keeps of p: 0 to 2
+// What is kept of parameter p: the dtype in which it is stored and gathered, the number of its moments (0 to 2), and
+// whether Muon updates its matrices, each on one rank.
+struct ParamState { Dtype dtype; int moments; bool owned; };
+ParamState fsdp_param_state(const Fsdp *f, int p);
 bool fsdp_needs_measure(const Fsdp *f);          // there are frozen E4M3 matrices
 void fsdp_forget_scales(Fsdp *f);
 void fsdp_frozen_scales(Fsdp *f);                // sets scales from what all ranks measured. All ranks call it

@@ -466,7 +466,7 @@ static bool multiply_blocks(Trainer *t, Tensor out, Tensor in, int p, Tensor bia
   const Param *q = fsdp_param(t->fsdp, p);
   if (!param_in_blocks(q)) return false;
   for (int k = 0; k < q->keeps; k++)
-    matmul_blocks(&t->ctx, out, in, fsdp_stored(t->fsdp, p, k), q->kept[k].type,
+    matmul_blocks(&t->ctx, out, in, fsdp_stored(t->fsdp, p, k), q->kept[k],
                   param_part_first(q, k) / param_cols(q), bias);
   return true;
 }
@@ -685,12 +685,12 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   const bool normed = t->model.shape.block.norm_embedding;
   const int wte = root_param(&t->model, WTE);
   const bool few = reads_blocks(t, x->B * x->T);
-  const bool rows = (few || fsdp_param(f, wte)->expand_at < 0) && root_param(&t->model, WPE) < 0 &&
+  const bool rows = (few || fsdp_quant(f, wte).parts) && root_param(&t->model, WPE) < 0 &&
                     param_in_blocks(fsdp_param(f, wte));
   const Tensor embedded = normed ? x->embedded : x->block[0].residual;
   fsdp_wait(f, 0, !few || !rows);
   if (x->windows.data) window_starts(&t->ctx, x->windows, x->starts, t->model.shape.block.window);
-  if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0].type, x->tokens,
+  if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0], x->tokens,
                         embedding_scale(t));
   else embedding_forward(&t->ctx, embedded, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
                          dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts, embedding_scale(t));

@@ -745,16 +745,16 @@ static void fuzz_seeds_token_file() {
 // ---- models of other programs --------------------------------------------------------------------------------------
 // The condition: every parameter of the shape has a place inside the file.
 static void fuzz_import_path(const char *path) {
-  Import s;
-  if (!import_open(&s, path, &fuzz_error)) { fuzz_check_error(fuzz_error.text); return; }
-  const ModelShape *m = &s.shape;
+  Import *s = import_open(path, NULL, &fuzz_error);
+  if (!s) { fuzz_check_error(fuzz_error.text); return; }
+  const ModelShape *m = &s->is.shape;
   HOLDS(m->n_layer > 0 && m->n_head > 0 && m->n_embd > 0 && m->n_positions > 0 && m->vocab_size > 0);
   if (m->n_layer <= 16) {
     const Model model = model_of_shape(m, 1);
     int params;
     Param *param = model_params(&model, &params);
     TensorMap map;
-    if (import_map(&s, param, params, &map, &fuzz_error)) {
+    if (import_map(s, param, params, &map, &fuzz_error)) {
       for (int p = 0; p < params; p++) {
         const TensorPlace *x = tensor_place(&map, 0, p);
         for (int64_t left = param[p].shape[0]; left > 0; left -= x->rows ? x->rows : left, x++) {
@@ -764,8 +764,8 @@ static void fuzz_import_path(const char *path) {
                                 : x->scales ? rows * cols / 2 : rows * cols * (int64_t)dtype_bytes(x->dtype);
           HOLDS(x->scales >= 0 && x->scales <= map.scales_count);
           HOLDS(x->at + bytes <= map.file_bytes[x->file] && rows <= left);
-          int same = s.kind == IMPORT_LLMC;
-          const SafetensorsFile *file = s.kind == IMPORT_LLMC ? NULL : &s.set.shard[x->file].file;
+          int same = s->is.kind == IMPORT_LLMC;
+          const SafetensorsFile *file = s->is.kind == IMPORT_LLMC ? NULL : &s->set.shard[x->file].file;
           for (int i = 0; file && i < file->count; i++)
             same += file->tensor[i].at == x->at && file->tensor[i].bytes == bytes;
           HOLDS(same == 1);
@@ -776,7 +776,7 @@ static void fuzz_import_path(const char *path) {
     } else fuzz_check_error(fuzz_error.text);
     free(param);
   }
-  import_close(&s);
+  import_close(s);
 }
 
 // The first 1024 bytes of a .bin file; zeros follow, as many as its shape needs, if not too many.

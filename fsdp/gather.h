@@ -38,28 +38,28 @@ static inline char *fsdp_gathered(const Fsdp *f, int u) {
 }
 static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->mem.expanded : f->mem.root_expanded; }
 Tensor fsdp_stored(const Fsdp *f, int p, int part) {
-  const Param *q = &f->lay.param[p];
-  if (q->keeps) {
-    const KeptMatrix *k = &q->kept[part];
-    const Piece *c = &f->lay.unit[q->unit].piece[k->piece];
-    return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + piece_at(c, k->in_piece), BLOCKS, q->matrix_rows[part],
-                     (int64_t)piece_at(c, q->shape[1]));
+  const ParamPlace *q = &f->lay.place[p];
+  if (q->param->keeps) {
+    const KeptPlace k = q->kept[part];
+    const Piece *c = &f->lay.unit[q->unit].piece[k.piece];
+    return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + piece_at(c, k.in_piece), BLOCKS,
+                     q->param->matrix_rows[part], (int64_t)piece_at(c, q->param->shape[1]));
   }
   const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(q->dtype), q->dtype,
-                   q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+                   q->param->padded_rows, q->param->ndim == 2 ? q->param->shape[1] : -1);
 }
 QuantMatrix fsdp_quant(const Fsdp *f, int p) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   QuantMatrix m = {};
-  for (; q->expand_at < 0 && m.parts < q->keeps; m.parts++) {
+  for (; q->expand_at < 0 && m.parts < q->param->keeps; m.parts++) {
     m.part[m.parts] = fsdp_stored(f, p, m.parts);
-    m.type[m.parts] = q->kept[m.parts].type;
+    m.type[m.parts] = q->param->kept[m.parts];
   }
   return m;
 }
 Tensor fsdp_scale(const Fsdp *f, int p) {
-  return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
+  return tensor_of(f->shards.scale + f->lay.place[p].scale, F32, 1);
 }
 
 // Converts `in` to the compute dtype. fp32 numbers are rounded as a parameter stored in that dtype would be.
@@ -74,7 +74,7 @@ static inline void fsdp_expand_kept(Fsdp *f, int p, char *to) {
   const size_t b = dtype_bytes(dtype), padding = (size_t)((q->padded_rows - q->shape[0]) * param_cols(q)) * b;
   for (int part = 0; part < q->keeps; part++) {
     const Tensor in = fsdp_stored(f, p, part);
-    const int type = q->kept[part].type;
+    const int type = q->kept[part];
     const int64_t n = q->matrix_rows[part] * param_cols(q);
     const Tensor out = tensor_of(to + (size_t)param_part_first(q, part) * b, dtype, n);
     if (type == BLOCK_F32 || type == BLOCK_BF16) fsdp_expand_numbers(f, out, tensor_of(in.data, block_dtype(type), n));
@@ -97,13 +97,13 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
       fsdp_expand_numbers(f, out, in);
     }
     for (int p = 0; p < f->lay.params; p++) {
-      const Param *q = &f->lay.param[p];
-      if (!matrices && (!q->keeps || param_in_blocks(q))) continue;
+      const ParamPlace *q = &f->lay.place[p];
+      if (!matrices && (!q->param->keeps || param_in_blocks(q->param))) continue;
       if (q->unit != u || q->expand_at < 0) continue;
-      if (q->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
+      if (q->param->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
       if (q->dtype != F8) continue;
       const Piece *c = &f->lay.unit[u].piece[q->piece];
-      const int64_t n = q->numel_padded;
+      const int64_t n = param_numel_padded(q->param);
       fp8_decode(f->ctx, tensor_of(base + (size_t)(c->expand_at + q->in_piece) * dtype_bytes(to), to, n),
                  reshaped(fsdp_stored(f, p), n), fsdp_scale(f, p));
     }
@@ -129,7 +129,7 @@ static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
     const Piece *c = &f->lay.unit[u].piece[i];
     reads = reads || !c->expands || (c->type && !f->gather.training);
   }
-  for (int p = 0; p < f->lay.params; p++) reads |= f->lay.param[p].stage == s && f->lay.param[p].expand_at < 0;
+  for (int p = 0; p < f->lay.params; p++) reads |= f->lay.param[p].stage == s && f->lay.place[p].expand_at < 0;
   return reads;
 }
 void fsdp_wait(Fsdp *f, int s, bool matrices) {
@@ -160,19 +160,19 @@ void fsdp_wait(Fsdp *f, int s, bool matrices) {
 }
 
 Tensor fsdp_weight(Fsdp *f, int p) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   const Unit *u = &f->lay.unit[q->unit];
   const Piece *c = &u->piece[q->piece];
   const GatherSlot *slot = fsdp_slot(f, u->stage);
-  CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
+  CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->param->name);
   if (q->expand_at < 0) return Tensor{};
   if (!c->expands) return fsdp_stored(f, p);
-  CHECK(!param_in_blocks(q) || (u->stage ? f->gather.expanded_matrices : f->gather.root_is_expanded),
-        "%s is read while it is not expanded", q->name);
+  CHECK(!param_in_blocks(q->param) || (u->stage ? f->gather.expanded_matrices : f->gather.root_is_expanded),
+        "%s is read while it is not expanded", q->param->name);
   const size_t b = dtype_bytes(f->cfg.compute_dtype);
-  const int64_t at = q->keeps ? q->expand_at : c->expand_at + q->in_piece;
+  const int64_t at = q->param->keeps ? q->expand_at : c->expand_at + q->in_piece;
   return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + at) * b,
-                   f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+                   f->cfg.compute_dtype, q->param->padded_rows, q->param->ndim == 2 ? q->param->shape[1] : -1);
 }
 
 void fsdp_release(Fsdp *f, int s) {

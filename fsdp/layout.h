@@ -210,21 +210,21 @@ static inline void fsdp_layout_reductions(Fsdp *f) {
 }
 // Whether parameter p's gradient is at the same place of its block as parameter q's of another one.
 static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
-  const Param *const pair[2] = {&f->lay.param[p], &f->lay.param[q]};
+  const ParamPlace *const pair[2] = {&f->lay.place[p], &f->lay.place[q]};
   int64_t at[2];
   for (int i = 0; i < 2; i++) {
     const Unit *u = &f->lay.unit[pair[i]->unit];
-    at[i] = pair[i]->frozen ? -1 : u->grad_slot_at + u->piece[pair[i]->piece].grad_at + pair[i]->in_piece;
+    at[i] = pair[i]->param->frozen ? -1 : u->grad_slot_at + u->piece[pair[i]->piece].grad_at + pair[i]->in_piece;
   }
-  return at[0] == at[1] && pair[0]->numel_padded == pair[1]->numel_padded;
+  return at[0] == at[1] && param_numel_padded(pair[0]->param) == param_numel_padded(pair[1]->param);
 }
 // Whether the gradients of all blocks have the first block's layout. Then the gaps between parameters of a gradient
 // slot, which reductions read too, stay zero.
 static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
   for (int s = 2, p, q; s < f->lay.stages; s++)
     for (p = q = 0;; p++, q++) {
-      while (p < f->lay.params && f->lay.unit[f->lay.param[p].unit].stage != 1) p++;
-      while (q < f->lay.params && f->lay.unit[f->lay.param[q].unit].stage != s) q++;
+      while (p < f->lay.params && f->lay.unit[f->lay.place[p].unit].stage != 1) p++;
+      while (q < f->lay.params && f->lay.unit[f->lay.place[q].unit].stage != s) q++;
       if ((p == f->lay.params) != (q == f->lay.params)) return false;
       if (p == f->lay.params) break;
       if (!fsdp_same_gradient(f, p, q)) return false;
@@ -242,11 +242,11 @@ static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) {
 static inline void fsdp_layout_dtypes(Fsdp *f) {
   for (int frozen = 0; frozen <= 1; frozen++) {
     for (int i = 0; i < f->lay.params; i++) {
-      Param *p = &f->lay.param[i];
+      const Param *p = &f->lay.param[i];
       if (p->frozen != (bool)frozen) continue;
       const bool e4m3 = param_is_e4m3(p, &f->cfg);
-      p->dtype = p->keeps ? BLOCKS : e4m3 ? F8 : p->adapter ? F32 : f->cfg.param_dtype;
-      p->scale = e4m3 ? f->lay.scales++ : -1;
+      f->lay.place[i].dtype = p->keeps ? BLOCKS : e4m3 ? F8 : p->adapter ? F32 : f->cfg.param_dtype;
+      f->lay.place[i].scale = e4m3 ? f->lay.scales++ : -1;
     }
     if (!frozen) f->lay.scales_trained = f->lay.scales;
   }
@@ -277,6 +277,7 @@ static inline void fsdp_lay_out(Fsdp *f, Ctx *ctx, FsdpConfig cfg, Param *param,
   f->cfg = cfg;
   f->lay.param = param;
   f->lay.params = params;
+  f->lay.place = param_places(param, params);
   f->lay.mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
   f->lay.in_place = cfg.comms_of_one ? false
@@ -284,21 +285,21 @@ static inline void fsdp_lay_out(Fsdp *f, Ctx *ctx, FsdpConfig cfg, Param *param,
                                        : !cfg.copies && !f->lay.mirrored && mesh_shards_share_memory(&f->mesh);
   fsdp_layout_dtypes(f);
   for (int p = 0; p < params; p++) {
-    param[p].owned = param_is_owned(&param[p], &cfg);
+    f->lay.place[p].owned = param_is_owned(&param[p], &cfg);
     f->lay.adapters = f->lay.adapters || param[p].adapter;
   }
-  f->lay.unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
+  f->lay.unit = units_wrap(f->lay.place, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
   const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->lay.in_place,
                           f->mesh.shard.me, (int)fsdp_moments(f), !ctx->ops->nccl};
   int64_t largest = 0;
   for (int u = 0; u < f->lay.units; u++) {
-    unit_layout(&f->lay.unit[u], u, param, params, k, cfg.mesh.shards);
+    unit_layout(&f->lay.unit[u], u, f->lay.place, params, k, cfg.mesh.shards);
     largest = max64(largest, f->lay.unit[u].state_numel);
   }
   fsdp_layout_stages(f);
   f->lay.blocks_alike = fsdp_blocks_are_alike(f);
   for (int p = 0; p < params; p++)
-    f->lay.blocks_in_root = f->lay.blocks_in_root || f->lay.unit[param[p].unit].stage != param[p].stage;
+    f->lay.blocks_in_root = f->lay.blocks_in_root || f->lay.unit[f->lay.place[p].unit].stage != param[p].stage;
   owned_layout(f);
   f->lay.hosts = hosts_layout(&f->cfg, &f->mesh, f->lay.mirrored);
   fsdp_layout_reductions(f);

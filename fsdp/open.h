@@ -62,7 +62,7 @@ void fsdp_layout_free(Fsdp *f) {
   const FsdpLayout *l = &f->lay;
   for (int u = 0; u < l->units; u++) free(l->unit[u].piece);
   fsdp_state_free(f);
-  void *const owned[] = {l->unit, l->param, l->stage, l->owned.matrix, l->owned.round_first, l->hosts.part,
+  void *const owned[] = {l->unit, l->param, l->place, l->stage, l->owned.matrix, l->owned.round_first, l->hosts.part,
                          l->hosts.adder};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);

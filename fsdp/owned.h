@@ -30,9 +30,8 @@ static inline double owned_cost(const OwnedMatrix *x) {
 // The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
 // in_piece from the first of that rank's part of the piece. Returns false when there is none.
 static inline bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run) {
-  const Param *p = &f->lay.param[x->param];
   Span all;
-  if (!shard_run(&f->lay.unit[p->unit], p, i, &all)) return false;
+  if (!fsdp_span(f, x->param, i, &all)) return false;
   const int64_t a = max64(all.in_range, x->first), b = min64(all.in_range + all.numel, x->first + owned_numel(x));
   if (a >= b) return false;
   *run = Span{a - x->first, all.in_piece + a - all.in_range, b - a};
@@ -100,13 +99,12 @@ static inline void owned_layout(Fsdp *f) {
   const bool off = fsdp_offloads(f), mpi = f->cfg.comm == COMM_MPI;
   bool near = mpi && !f->lay.mirrored;
   for (int r = 0; r < N; r++) near = near && (r == f->mesh.rank || mesh_shares_memory(&f->mesh, r));
-  for (int p = 0; p < f->lay.params; p++) o->matrices += f->lay.param[p].owned ? f->lay.param[p].matrices : 0;
+  for (int p = 0; p < f->lay.params; p++) o->matrices += f->lay.place[p].owned ? f->lay.param[p].matrices : 0;
   o->matrix = (OwnedMatrix *)calloc((size_t)o->matrices + 1, sizeof(OwnedMatrix));
   for (int p = 0, k = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    int64_t first = 0;
-    for (int part = 0; part < q->matrices && q->owned; first += q->matrix_rows[part++] * q->shape[1], k++)
-      o->matrix[k] = OwnedMatrix{p, part, q->matrix_rows[part], q->shape[1], first, 0, 0, 0};
+    for (int part = 0; part < q->matrices && f->lay.place[p].owned; part++, k++)
+      o->matrix[k] = OwnedMatrix{p, part, q->matrix_rows[part], q->shape[1], param_part_first(q, part), 0, 0, 0};
   }
   owned_deal(o->matrix, o->matrices, N);
   for (int k = 0; k < o->matrices; k++) if (o->matrix[k].round >= o->rounds) o->rounds = o->matrix[k].round + 1;

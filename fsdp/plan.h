@@ -84,7 +84,7 @@ bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, Er
 // [world] how many matrices each rank owns with Muon. Free the result.
 int *fsdp_owned_counts(const Param *param, int params, int world);
 // How many units inside blocks WRAP_MIN_PARAMS would make with `least` elements.
-int fsdp_block_units(Param *param, int params, int64_t least);
+int fsdp_block_units(const Param *param, int params, int64_t least);
 
 // ---- what reports say -----------------------------------------------------------------------------------------------
 // A unit: numel and trained: its elements, and those that train; whole_bytes gathered; rank_bytes of one rank's shard.

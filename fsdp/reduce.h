@@ -276,10 +276,10 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
                       : fsdp_work(f, fsdp_unit_grads_at(f, u, buffer) + c->grad_at * b);
     int64_t at = 0;                              // parameters are in a piece in their order
     for (int p = 0; p < f->lay.params && piece_trains(c); p++) {
-      const Param *q = &f->lay.param[p];
+      const ParamPlace *q = &f->lay.place[p];
       if (q->unit != u || q->piece != i) continue;
       if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
-      at = q->in_piece + q->numel_padded;
+      at = q->in_piece + param_numel_padded(q->param);
     }
     const int64_t end = round_up(fsdp_shards(f) * c->numel, PARAM_ALIGN_NUMEL);
     if (piece_trains(c) && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
@@ -310,19 +310,20 @@ void fsdp_grads_prepare(Fsdp *f, int s) {
 }
 // Where backward writes the gradient: see GradHome. All offsets of pieces and parameters are in elements.
 Tensor fsdp_grad(Fsdp *f, int p) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
+  const Param *x = q->param;
   const Unit *u = &f->lay.unit[q->unit];
   const GradHome home = f->lay.stage[u->stage].grads;
   const Piece *c = &u->piece[q->piece];
   const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
   char *data = NULL;
-  if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
-  else if (!q->frozen) {
+  if (!x->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
+  else if (!x->frozen) {
     const int buffer = grads_are_whole(home) ? fsdp_grad_buffer(f, u->stage) : f->reduce.buffer;
     data = fsdp_work(f, fsdp_unit_grads_at(f, q->unit, buffer) +
                             (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype));
   }
-  return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
+  return tensor_of(data, dtype, x->padded_rows, x->ndim == 2 ? x->shape[1] : -1);
 }
 // Microbatch a > 0 adds where its gradient stays until the last microbatch: with --accumulate local, and in the shard.
 Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {

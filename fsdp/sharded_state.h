@@ -48,16 +48,16 @@ static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
 // The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
 // if it owns none.
 static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, float **at) {
-  const Param *q = &f->lay.param[p];
-  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, run)) return false;
+  const ParamPlace *q = &f->lay.place[p];
+  if (!fsdp_span(f, p, f->mesh.shard.me, run)) return false;
   float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
   *at = piece ? piece + run->in_piece : NULL;
   return true;
 }
 // The elements `run` of parameter p in the parameter shard, as stored.
 static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
-  const Param *q = &f->lay.param[p];
-  if (q->keeps) {
+  const ParamPlace *q = &f->lay.place[p];
+  if (q->param->keeps) {
     const int i = q->kept[run.part].piece;
     const Piece *c = &f->lay.unit[q->unit].piece[i];
     char *at = fsdp_own_piece(f, q->unit, i) + piece_at(c, run.in_piece);
@@ -69,7 +69,7 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
 // The elements `run` of parameter p where they are stored in another form than an fp32 state. data is NULL if p does
 // not have the moment.
 static inline Tensor fsdp_own_state(const Fsdp *f, ShardState state, int p, Span run) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   if (state == STATE_MASTER) return fsdp_own_stored(f, p, run);
   const Tensor piece = state == STATE_GRAD ? Tensor{} : fsdp_piece_moment(f, state, q->unit, q->piece);
   if (!piece.data) return Tensor{};
@@ -117,7 +117,7 @@ int fsdp_stage_of_gradient(const Fsdp *f, const void *p, uint64_t *round) {
 }
 // The lower halves of the masters of the elements `run` of parameter p. data is NULL if its masters are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Span run) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
@@ -213,8 +213,8 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
   const int64_t n = f->lay.scales_trained;
   c->ops->zero(c, amax, (size_t)n * 4);
   for (int p = 0; p < f->lay.params; p++)
-    if (f->lay.param[p].dtype == F8 && !f->lay.param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
-      absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), tensor_of(master, F32, run.numel));
+    if (f->lay.place[p].dtype == F8 && !f->lay.param[p].frozen && fsdp_own(f, STATE_MASTER, p, &run, &master) && master)
+      absmax(c, tensor_of(amax + f->lay.place[p].scale, F32, 1), tensor_of(master, F32, run.numel));
   if (off) ops->copy(f->ctx, f->shards.amax, amax, (size_t)n * 4);
   fsdp_small_all_gather(f, f->shards.amax, f->shards.amax_all, (size_t)n * 4);
   fp8_scales(f->ctx, tensor_of(f->shards.scale, F32, n), tensor_of(f->shards.amax_all, F32, f->mesh.world, n));
@@ -225,7 +225,7 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) {
     char *to = fsdp_publish_begin(f, u);
     for (int p = 0; p < f->lay.params; p++) {
-      const Param *q = &f->lay.param[p];
+      const ParamPlace *q = &f->lay.place[p];
       if (q->unit != u || q->dtype != F8 || !fsdp_own(f, STATE_MASTER, p, &run, &master) || !master) continue;
       fp8_encode(c, tensor_of(to + f->lay.unit[u].piece[q->piece].shard_at + (size_t)run.in_piece, F8, run.numel),
                  tensor_of(master, F32, run.numel), tensor_of(scale + q->scale, F32, 1));
@@ -290,11 +290,11 @@ static inline void fsdp_take_values(Fsdp *f, int p, Span run, int64_t at, const 
     return;
   }
   if (pass == PASS_MEASURE) {
-    absmax(c, tensor_of(amax + f->lay.param[p].scale, F32, 1), values);
-    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->shards.amax + f->lay.param[p].scale, amax + f->lay.param[p].scale, 4);
+    absmax(c, tensor_of(amax + f->lay.place[p].scale, F32, 1), values);
+    if (c != f->ctx) f->ctx->ops->copy(f->ctx, f->shards.amax + f->lay.place[p].scale, amax + f->lay.place[p].scale, 4);
     return;
   }
-  float *scale = f->shards.scale + f->lay.param[p].scale, on_host;
+  float *scale = f->shards.scale + f->lay.place[p].scale, on_host;
   if (c != f->ctx) { f->ctx->ops->copy(f->ctx, &on_host, scale, 4); f->ctx->ops->sync(f->ctx); scale = &on_host; }
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
@@ -306,8 +306,8 @@ static inline void fsdp_take_values(Fsdp *f, int p, Span run, int64_t at, const 
 static inline int64_t fsdp_own_blocks(const Fsdp *f, int p, int64_t at, int64_t n, Tensor *blocks, int64_t *before) {
   const Param *q = &f->lay.param[p];
   Span run;
-  CHECK(shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at), "%s: %s", __func__, q->name);
-  const int64_t values = block_values(q->kept[run.part].type);
+  CHECK(fsdp_span(f, p, f->mesh.shard.me, &run, at), "%s: %s", __func__, q->name);
+  const int64_t values = block_values(q->kept[run.part]);
   *before = run.in_piece % values;
   n = min64(n, run.numel);
   *blocks = fsdp_own_stored(f, p, Span{run.in_range - *before, run.in_piece - *before,
@@ -326,9 +326,8 @@ void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *from, int64_t n
 }
 enum { KEPT_NUMEL = 4096 };                      // whole blocks of every type
 int fsdp_own_type(const Fsdp *f, int p, int64_t at) {
-  const Param *q = &f->lay.param[p];
   Span run;
-  return shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at) ? q->kept[run.part].type : 0;
+  return fsdp_span(f, p, f->mesh.shard.me, &run, at) ? f->lay.param[p].kept[run.part] : 0;
 }
 // fsdp_set_own for a parameter kept quantized: quantizes values to whole blocks.
 static inline void fsdp_set_kept(Fsdp *f, int p, int64_t at, const float *host, int64_t n) {
@@ -420,7 +419,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
     f->ctx->ops->sync(f->ctx);
     return;
   }
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   if (state == STATE_MASTER && f->lay.unit[q->unit].piece[q->piece].split) {
     fsdp_get_split(f, p, run, at, host, n);
     return;
@@ -429,7 +428,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   char *raw = (char *)host + (size_t)n * (4 - b);                // at the end: widening from the front keeps it
   float scale = 1;
   f->ctx->ops->copy(f->ctx, raw, stored.data, (size_t)n * b);
-  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->shards.scale + f->lay.param[p].scale, 4);
+  if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->shards.scale + f->lay.place[p].scale, 4);
   f->ctx->ops->sync(f->ctx);
   for (int64_t i = 0; i < n; i++) {
     float x;
@@ -462,7 +461,7 @@ uint64_t fsdp_weights_hash(Fsdp *f, bool beside) {
     const Param *q = &f->lay.param[p];
     if (param_trains_beside(q) && !beside) continue;
     number = hash_mixed(number + 1);
-    for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
+    for (int64_t at = 0, k; fsdp_span(f, p, f->mesh.shard.me, &run, at); at += k) {
       k = min64(min64(1024, run.numel), param_numel(q) - run.in_range);        // without padding rows
       if (k <= 0 || f->mesh.replicate.me) break;
       fsdp_get_own(f, STATE_MASTER, p, at, (float *)values, k);
@@ -480,7 +479,7 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element) {
   Span run;
   for (int p = 0; p < f->lay.params && first == ALL; p++) {
     const Param *q = &f->lay.param[p];
-    for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
+    for (int64_t at = 0, k; fsdp_span(f, p, f->mesh.shard.me, &run, at); at += k) {
       k = min64(min64(1024, run.numel), param_numel(q) - run.in_range);        // without padding rows
       if (k <= 0 || f->mesh.replicate.me || first != ALL) break;
       fsdp_get_own(f, STATE_MASTER, p, at, values, k);

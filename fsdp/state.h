@@ -91,8 +91,9 @@ static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   return layers > most ? layers : most;
 }
 // The most moments that the optimizer has of a parameter: at most two, STATE_M and STATE_V; a third would be a state of
-// ShardState (fsdp.h), a buffer in layout.h and one more of MAP_STATES. fsdp_param_moments: those of parameter p.
+// ShardState (fsdp.h), a buffer in layout.h and one more of MAP_STATES.
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_SGD ? 1 : 2; }
-int fsdp_param_moments(const Fsdp *f, const Param *p) {
-  return f->lay.unit[p->unit].piece[p->piece].moments;
+ParamState fsdp_param_state(const Fsdp *f, int p) {
+  const ParamPlace *q = &f->lay.place[p];
+  return ParamState{q->dtype, f->lay.unit[q->unit].piece[q->piece].moments, q->owned};
 }

@@ -20,7 +20,7 @@
 #include "types.h"
 #include "kernels/device.h"
 
-static inline bool piece_trains(const Piece *c) { return !c->like->frozen; }
+static inline bool piece_trains(const Piece *c) { return !c->like->param->frozen; }
 // piece_at: bytes of the first n elements of a piece. piece_bytes: bytes of one rank's part.
 static inline size_t piece_at(const Piece *c, int64_t n) {
   return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->like->dtype);
@@ -35,7 +35,7 @@ static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n,
 static inline int param_runs(const Param *p) { return p->keeps ? p->keeps : 1; }
 bool param_in_blocks(const Param *p) {
   bool blocks = p->keeps > 0;
-  for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k].type) > 1;
+  for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k]) > 1;
   return blocks;
 }
 
@@ -46,7 +46,7 @@ static inline bool param_is_under(const Param *p, const char *prefix) {
   return !n || (!strncmp(p->name, prefix, n) && p->name[n] == '.');
 }
 
-struct Wrapping { Param *param; int params, units; Unit *unit; };
+struct Wrapping { ParamPlace *place; int params, units; Unit *unit; };
 
 // Adds an empty unit. Returns its number.
 static inline int wrap_unit(Wrapping *w, const char *name) {
@@ -58,7 +58,7 @@ static inline int wrap_unit(Wrapping *w, const char *name) {
 // Puts all parameters of module `prefix` that have no unit yet into unit u.
 static inline void wrap_take(Wrapping *w, const char *prefix, int u) {
   for (int i = 0; i < w->params; i++)
-    if (w->param[i].unit < 0 && param_is_under(&w->param[i], prefix)) w->param[i].unit = u;
+    if (w->place[i].unit < 0 && param_is_under(w->place[i].param, prefix)) w->place[i].unit = u;
 }
 // torch.distributed.fsdp.wrap.size_based_auto_wrap_policy: looks at a module's children first; then the module becomes
 // a unit if its parameters that are in no unit yet have `least` elements or more. "h", the list of blocks, never
@@ -66,13 +66,13 @@ static inline void wrap_take(Wrapping *w, const char *prefix, int u) {
 static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t least) {
   int64_t total = 0, wrapped = 0;
   for (int i = 0; i < w->params; i++)
-    if (param_is_under(&w->param[i], prefix)) total += param_numel(&w->param[i]);
+    if (param_is_under(w->place[i].param, prefix)) total += param_numel(w->place[i].param);
   if (total < least) return 0;
   char last[64] = "";
   for (int i = 0; i < w->params; i++) {
-    if (!param_is_under(&w->param[i], prefix)) continue;
+    if (!param_is_under(w->place[i].param, prefix)) continue;
     char child[64];
-    snprintf(child, sizeof child, "%s", w->param[i].name);
+    snprintf(child, sizeof child, "%s", w->place[i].param->name);
     char *end = strchr(child + strlen(prefix) + (prefix[0] != 0), '.');
     if (!end) continue;                          // the module's own parameter
     *end = 0;
@@ -97,8 +97,9 @@ static inline void wrap_sort(Wrapping *w) {
   for (int u = 0; u < w->units; u++) {
     first[u] = -1;
     for (int i = w->params - 1; i >= 0; i--) {
-      if (w->param[i].unit != u) continue;
-      w->unit[u].stage = first[u] < 0 || w->unit[u].stage == w->param[i].stage ? w->param[i].stage : 0;
+      if (w->place[i].unit != u) continue;
+      const int stage = w->place[i].param->stage;
+      w->unit[u].stage = first[u] < 0 || w->unit[u].stage == stage ? stage : 0;
       w->unit[u].params++;
       first[u] = i;
     }
@@ -111,22 +112,27 @@ static inline void wrap_sort(Wrapping *w) {
   Unit *sorted = (Unit *)calloc((size_t)kept, sizeof(Unit));
   int *now = (int *)malloc(sizeof(int) * (size_t)w->units);
   for (int i = 0; i < kept; i++) { sorted[i] = w->unit[order[i]]; now[order[i]] = i; }
-  for (int i = 0; i < w->params; i++) w->param[i].unit = now[w->param[i].unit];
+  for (int i = 0; i < w->params; i++) w->place[i].unit = now[w->place[i].unit];
   free(w->unit); free(first); free(order); free(now);
   w->unit = sorted;
   w->units = kept;
 }
 
-// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least:
+// The places of parameters before anything is decided, malloc'ed.
+static inline ParamPlace *param_places(const Param *param, int params) {
+  ParamPlace *place = (ParamPlace *)calloc((size_t)params, sizeof(ParamPlace));
+  for (int i = 0; i < params; i++) place[i].param = &param[i], place[i].unit = -1;
+  return place;
+}
+// Chooses the units and fills in place[].unit. Returns a malloc'ed array of *units units, in order of stages. least:
 // the elements that make a module a unit with WRAP_MIN_PARAMS.
-static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
-  Wrapping w = {param, params, 0, NULL};
-  for (int i = 0; i < params; i++) param[i].unit = -1;
+static inline Unit *units_wrap(ParamPlace *place, int params, WrapPolicy policy, int64_t least, int *units) {
+  Wrapping w = {place, params, 0, NULL};
   if (policy == WRAP_MIN_PARAMS) wrap_by_size(&w, "", least);
   for (int i = 0; i < params && policy == WRAP_BLOCK; i++) {
     char block[64];
-    snprintf(block, sizeof block, "h.%d", param[i].stage - 1);
-    if (param[i].stage && param[i].unit < 0) wrap_take(&w, block, wrap_unit(&w, block));
+    snprintf(block, sizeof block, "h.%d", place[i].param->stage - 1);
+    if (place[i].param->stage && place[i].unit < 0) wrap_take(&w, block, wrap_unit(&w, block));
   }
   wrap_take(&w, "", wrap_unit(&w, policy == WRAP_MODEL ? "model" : "root"));
   wrap_sort(&w);
@@ -141,34 +147,34 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; bool in_blocks; };
 
 // Whether a flat piece may take p, or a matrix of it whose bytes are kept in blocks of `type`.
-static inline bool same_segment(const Piece *c, const Param *p, int type) {
-  const Param *q = c->like;
-  return q->dtype == p->dtype && c->type == type && q->frozen == p->frozen && q->owned == p->owned &&
-         (p->frozen || (q->decay == p->decay && q->lr_scale == p->lr_scale));
+static inline bool same_segment(const Piece *c, const ParamPlace *p, int type) {
+  const Param *q = c->like->param, *r = p->param;
+  return c->like->dtype == p->dtype && c->type == type && q->frozen == r->frozen && c->like->owned == p->owned &&
+         (r->frozen || (q->decay == r->decay && q->lr_scale == r->lr_scale));
 }
 // Puts the unit's parameters into pieces and fills in numel. Trained pieces come before frozen ones, and among trained
 // ones those with weight decay first.
-static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
+static inline void unit_pieces(Unit *u, int index, ParamPlace *place, int params, ShardLayout layout, int shards) {
   u->piece = (Piece *)calloc((size_t)u->params * 3, sizeof(Piece));
   for (int order = 0; order < 3; order++) for (int i = 0; i < params; i++) {
-    Param *p = &param[i];
-    if (p->unit != index || order != (p->frozen ? 2 : p->decay ? 0 : 1)) continue;
-    p->numel_padded = p->keeps ? param_numel(p) : p->padded_rows * param_cols(p);
+    ParamPlace *x = &place[i];
+    const Param *p = x->param;
+    if (x->unit != index || order != (p->frozen ? 2 : p->decay ? 0 : 1)) continue;
     for (int k = 0; k < param_runs(p); k++) {
-      const int type = p->keeps ? p->kept[k].type : 0;
+      const int type = p->keeps ? p->kept[k] : 0;
       const int64_t rows = p->keeps ? p->matrix_rows[k] : p->padded_rows;
       int at = layout == SHARD_DIM0 ? u->pieces : 0;
-      while (at < u->pieces && !same_segment(&u->piece[at], p, type)) at++;
+      while (at < u->pieces && !same_segment(&u->piece[at], x, type)) at++;
       Piece *c = &u->piece[at];
       if (at == u->pieces) {
         *c = Piece{};
-        c->like = p, c->type = type;
+        c->like = x, c->type = type;
         u->pieces++;
       }
-      if (!k) p->piece = at, p->in_piece = c->numel;             // c->numel here: of all ranks together
-      if (type) p->kept[k].piece = at, p->kept[k].in_piece = c->numel;
+      if (!k) x->piece = at, x->in_piece = c->numel;             // c->numel here: of all ranks together
+      if (type) x->kept[k] = {at, c->numel};
       if (layout == SHARD_DIM0) c->numel = (rows + shards - 1) / shards * param_cols(p);
-      else c->numel += type ? rows * param_cols(p) : round_up(p->numel_padded, piece_align(p->dtype));
+      else c->numel += type ? rows * param_cols(p) : round_up(param_numel_padded(p), piece_align(x->dtype));
     }
   }
   for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++) {
@@ -184,8 +190,8 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
 // host memory. A bf16 parameter is the upper half of its master, so only the lower half is stored beside it, unless
 // masters are in host memory. All other parameters have whole fp32 masters: an fp16 or E4M3 number is not the upper
 // half of an fp32 number (master.cuh).
-static inline void unit_layout(Unit *u, int index, Param *param, int params, LayoutConfig k, int shards) {
-  unit_pieces(u, index, param, params, k.layout, shards);
+static inline void unit_layout(Unit *u, int index, ParamPlace *place, int params, LayoutConfig k, int shards) {
+  unit_pieces(u, index, place, params, k.layout, shards);
   const int64_t S = shards;
   for (int i = 0; i < u->pieces; i++) {
     Piece *c = &u->piece[i];
@@ -210,19 +216,21 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     if (c->expands && !c->type) u->expand_numel += whole;
   }
   for (int i = 0; i < params; i++) {             // a quantized parameter is expanded to one matrix with padding rows
-    if (param[i].unit != index || !param[i].keeps) continue;
-    param[i].expand_at = k.in_blocks && param[i].read_in_blocks && param_in_blocks(&param[i]) ? -1 : u->expand_numel;
-    if (param[i].expand_at < 0) continue;
-    u->expand_numel += round_up(param[i].padded_rows * param_cols(&param[i]), PARAM_ALIGN_NUMEL);
+    const Param *p = place[i].param;
+    if (place[i].unit != index || !p->keeps) continue;
+    place[i].expand_at = k.in_blocks && p->read_in_blocks && param_in_blocks(p) ? -1 : u->expand_numel;
+    if (place[i].expand_at < 0) continue;
+    u->expand_numel += round_up(p->padded_rows * param_cols(p), PARAM_ALIGN_NUMEL);
   }
 }
 
 // shard_run for matrix number `part` of a parameter that is kept quantized; part 0 of any other is the whole parameter.
-static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Span *run) {
-  const KeptMatrix *k = &p->kept[part];
-  const int64_t in_piece = p->keeps ? k->in_piece : p->in_piece, before = p->keeps ? param_part_first(p, part) : 0;
-  const int64_t numel = p->keeps ? p->matrix_rows[part] * param_cols(p) : p->numel_padded;
-  const Piece *c = &u->piece[p->keeps ? k->piece : p->piece];
+static inline bool matrix_run(const Unit *u, const ParamPlace *x, int part, int i, Span *run) {
+  const Param *p = x->param;
+  const KeptPlace at = p->keeps ? x->kept[part] : KeptPlace{x->piece, x->in_piece};
+  const int64_t in_piece = at.in_piece, before = p->keeps ? param_part_first(p, part) : 0;
+  const int64_t numel = p->keeps ? p->matrix_rows[part] * param_cols(p) : param_numel_padded(p);
+  const Piece *c = &u->piece[at.piece];
   const int64_t first = i * c->numel, a = max64(first, in_piece), b = min64(first + c->numel, in_piece + numel);
   if (a >= b) return false;
   *run = Span{before + a - in_piece, a - first, b - a, part};
@@ -230,8 +238,8 @@ static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Sp
 }
 // Fills in the run of parameter p in the shard of rank i, after the first `past` elements of p in that shard; returns
 // false if there is none. If p is kept quantized, more runs may follow, in other pieces.
-static inline bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past = 0) {
-  for (int part = 0; part < param_runs(p); part++) {
+static inline bool shard_run(const Unit *u, const ParamPlace *p, int i, Span *run, int64_t past = 0) {
+  for (int part = 0; part < param_runs(p->param); part++) {
     if (!matrix_run(u, p, part, i, run)) continue;
     if (past < run->numel) {
       *run = Span{run->in_range + past, run->in_piece + past, run->numel - past, part};
@@ -243,7 +251,7 @@ static inline bool shard_run(const Unit *u, const Param *p, int i, Span *run, in
 }
 
 bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past) {
-  const Param *q = &f->lay.param[p];
+  const ParamPlace *q = &f->lay.place[p];
   return shard_run(&f->lay.unit[q->unit], q, shard, span, past);
 }
 
@@ -270,11 +278,13 @@ static inline int64_t unit_wire_bytes(const Unit *u) {
 }
 
 // ---- units, for plans and reports
-int fsdp_block_units(Param *param, int params, int64_t least) {
+int fsdp_block_units(const Param *param, int params, int64_t least) {
   int units, inside = 0;
-  Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
+  ParamPlace *place = param_places(param, params);
+  Unit *unit = units_wrap(place, params, WRAP_MIN_PARAMS, least, &units);
   for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
   free(unit);
+  free(place);
   return inside;
 }
 UnitFigures fsdp_unit_figures(const Fsdp *f, int u) {
@@ -282,7 +292,7 @@ UnitFigures fsdp_unit_figures(const Fsdp *f, int u) {
   UnitFigures x = {q->name, q->stage, q->params, 0, 0, q->full_bytes, q->shard_bytes};
   for (int i = 0; i < f->lay.params; i++) {
     const Param *p = &f->lay.param[i];
-    if (p->unit != u) continue;
+    if (f->lay.place[i].unit != u) continue;
     x.numel += param_numel(p);
     x.trained += p->frozen ? 0 : p->row_end ? (p->row_end - p->row_from) * param_cols(p) : param_numel(p);
   }

@@ -11,8 +11,8 @@
 
 // The optimizer's arguments for a piece: no weight decay if the piece has none; its factor of the learning rate.
 static inline OptimizerArgs piece_args(const Piece *c, OptimizerArgs a) {
-  if (!c->like->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
-  a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->like->lr_scale;
+  if (!c->like->param->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
+  a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->like->param->lr_scale;
   return a;
 }
 
@@ -24,7 +24,7 @@ static inline void fsdp_update_give(Fsdp *f, int round, MuonArgs a) {
   f->comm->updates(f, UPDATES_FREE, round);
   EACH_OWNED(f, round, x) {
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
-    const Param *p = &f->lay.param[x->param];
+    const ParamPlace *p = &f->lay.place[x->param];
     float *m = fsdp_piece_state(f, STATE_M, p->unit, p->piece), *g = fsdp_piece_state(f, STATE_GRAD, p->unit, p->piece);
     muon_momentum(fsdp_state_ctx(f), tensor_of(owned_to(f, x, run), BF16, run.numel),
                   tensor_of(m + run.in_piece, F32, run.numel), tensor_of(g + run.in_piece, F32, run.numel), a);
@@ -52,7 +52,7 @@ static inline void fsdp_update_take(Fsdp *f, int round, OptimizerArgs a) {
   f->comm->updates(f, UPDATES_ARRIVED, round);
   EACH_OWNED(f, round, x) {
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
-    const Param *p = &f->lay.param[x->param];
+    const ParamPlace *p = &f->lay.place[x->param];
     const Piece *c = &f->lay.unit[p->unit].piece[p->piece];
     float *state = fsdp_piece_state(f, STATE_MASTER, p->unit, p->piece);
     low16 *low = (low16 *)fsdp_piece_low(f, p->unit, p->piece).data;
@@ -104,7 +104,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   // The whole piece at once; parameter by parameter where random numbers are counted by their elements.
   const bool whole = f->cfg.moment_dtype == F32;
   for (int k = 0; k < (whole ? 1 : f->lay.params); k++) {
-    const Param *x = &f->lay.param[k];
+    const ParamPlace *x = &f->lay.place[k];
     Span run = {0, 0, n};
     if (!whole && (x->unit != u || x->piece != i || !shard_run(&f->lay.unit[u], x, f->mesh.shard.me, &run))) continue;
     a.adamw.param = (uint32_t)k;

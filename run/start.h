@@ -32,14 +32,12 @@ struct Start {
   // with, where the checkpoint's own template replaces it; "": none. chat: what renders chats (chat_words_of), rank
   // 0's.
   char chat_before[32], *chat;
-  ModelShape shape;                              // of imported weights
+  ImportFacts weights;                           // of another program; published: rank 0's
   int64_t text_bytes;                            // of `text`, without its zero
   uint32_t text_checksum;                        // CRC-32C of trainer.json as this rank's host sees it; 0: not there
   char *text;                                    // trainer.json, on every rank
   cJSON *json;                                   // text, parsed; NULL before start_share
-  Import import;                                 // weights of another program, open; rank 0's
-  cJSON *published;                              // other files beside imported weights, rank 0's; NULL: none
-  char stored[8];                                // dtype of all imported matrices; "": they differ
+  Import *import;                                // these weights, open; rank 0's
   bool quantized;                                // some imported matrices are quantized
   uint8_t types[BASE_MATRICES_MAX];             // of each matrix, as in Options
   // With --lora_from: what its configuration says.
@@ -73,7 +71,7 @@ static void start_print_warnings(Start *s) {
 // that started from them. NULL: none, or not rank 0.
 static const cJSON *start_published(const Start *s) {
   if (s->on_base) return start_published(s->base);
-  return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
+  return s->weights.published ? s->weights.published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
 }
 static bool is_checkpoint(const char *path) {
   char inside[MAP_PATH_BYTES];
@@ -258,10 +256,10 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
 // Rank 0: gives the embeddings rows for the tokens of --add_tokens, and for other tokens of the tokenizer without rows.
 static bool start_add_tokens(Start *s, const Options *o, Error *error) {
   const char *path = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
-  const int64_t rows = s->shape.vocab_size;
+  const int64_t rows = s->weights.shape.vocab_size;
   Tokenizer t;
   REJECT(!path[0], "--add_tokens: %.900s has no tokenizer: name it by --tokenizer", s->path);
-  REJECT(s->import.kind == IMPORT_LLMC, "--add_tokens: %.900s is llm.c's, which gets no more rows: write it by "
+  REJECT(s->weights.kind == IMPORT_LLMC, "--add_tokens: %.900s is llm.c's, which gets no more rows: write it by "
          "--export_hf and name that directory", s->path);
   if (!tokenizer_load_any(&t, path, error)) return false;
   s->row_from = min64(t.vocab_size, rows);
@@ -274,14 +272,14 @@ static bool start_add_tokens(Start *s, const Options *o, Error *error) {
     start_warning(s, "--add_tokens %.300s: the tokenizer has all of them, and each has its row", o->add_tokens);
     return true;
   }
-  s->shape.vocab_size = max64(rows, s->row_end);
-  if (s->shape.vocab_size > rows) memset(s->types, BLOCK_NONE, 3);             // embeddings and head, which come first
+  s->weights.shape.vocab_size = max64(rows, s->row_end);
+  if (s->row_end > rows) memset(s->types, BLOCK_NONE, 3);        // embeddings and head, which come first
   start_warning(s, "--add_tokens: %lld tokens, ids %lld to %lld: %lld have rows of %.300s, which stay as they are; "
                "%lld new rows start as the mean of the %lld others (transformers' mean_resizing without its random "
                "part)",
                (long long)(s->row_end - s->row_from), (long long)s->row_from, (long long)s->row_end - 1,
                (long long)(min64(rows, s->row_end) - s->row_from), s->path,
-               (long long)(s->shape.vocab_size - rows), (long long)rows);
+               (long long)(s->weights.shape.vocab_size - rows), (long long)rows);
   return true;
 }
 // Rank 0: opens the weights at PATH, which are a checkpoint's or another program's.
@@ -299,16 +297,11 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, Err
   }
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!import_open(&s->import, path, error)) {
-    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error);
-    return false;
-  }
-  s->published = s->import.published, s->import.published = NULL;
-  if (s->import.stored >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)s->import.stored));
-  if (!import_check(&s->import, o->trainer->params, s->types, &s->quantized, error)) return false;
-  s->shape = s->import.shape;
-  snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
-  if (s->import.warning[0]) start_warning(s, "%s", s->import.warning);
+  s->import = import_open(path, &s->weights, error);
+  if (!s->import && access(path, F_OK)) start_hint_beside(path, "--init_from", error);
+  if (!s->import || !import_check(s->import, o->trainer->params, s->types, &s->quantized, error)) return false;
+  memcpy(s->tokenizer, s->weights.tokenizer, sizeof s->tokenizer);
+  if (s->weights.warning[0]) start_warning(s, "%s", s->weights.warning);
   if (!s->tokenizer[0] && !o->tokenizer[0])
     start_warning(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
                  "these weights; --tokenizer names theirs", path);
@@ -390,7 +383,7 @@ static void start_share(Start *s, MPI_Comm comm) {
   Start own = *s;
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
-  s->published = own.published;
+  s->weights.published = own.weights.published;
   s->chat = own.chat;
   s->base = own.base;
   if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
@@ -565,7 +558,7 @@ static const Preset *start_preset(const ModelShape *m) {
 // what the weights do not record: learning rate, sequence length.
 static bool start_options_of_import(Start *s, Options *o, Error *error) {
   static Options shape;
-  const ModelShape *m = &s->shape;
+  const ModelShape *m = &s->weights.shape;
   for (const Preset &p : presets)
     REJECT(o->given[OPT_model] && !strcmp(p.name, o->model) && (p.n_layer != m->n_layer || p.n_head != m->n_head ||
            p.n_embd != m->n_embd), "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out",
@@ -592,11 +585,11 @@ static bool start_options_of_import(Start *s, Options *o, Error *error) {
            s->path, theirs);
     REJECT(!option_put(o, i, theirs, &fault), "%.900s: %s", s->path, fault.text);
   }
-  const bool narrower = s->stored[0] && strcmp(s->stored, option_word(o, OPT_param_dtype));
-  if (o->lora && narrower && !o->given[OPT_param_dtype]) {
-    option_put(o, OPT_param_dtype, s->stored, error);
+  const char *stored = s->weights.stored < 0 ? NULL : dtype_name((Dtype)s->weights.stored);
+  if (o->lora && stored && strcmp(stored, option_word(o, OPT_param_dtype)) && !o->given[OPT_param_dtype]) {
+    option_put(o, OPT_param_dtype, stored, error);
     start_warning(s, "frozen weights stay in the %s of %.900s, and activations too: --param_dtype and --buffer_dtype "
-                 "choose another dtype", s->stored, s->path);
+                 "choose another dtype", stored, s->path);
   }
   return true;
 }
@@ -727,7 +720,7 @@ static void start_load_import(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
   Error error = {};
-  if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, &error);
+  if (!fsdp_rank(f)) import_map(s->import, fsdp_param(f, 0), fsdp_params(f), &map, &error);
   store_load_weights(run->store, &map, &error, log_load_progress);
 }
 // Ends all ranks with one line if a weight that was loaded is not finite: nothing later would report that for generated
@@ -742,13 +735,15 @@ static void start_check_finite(Start *s, RunView *run) {
     const Param *q = fsdp_param(f, p);
     const Start *from = s->on_base && !q->adapter ? s->base : s;
     const bool own = q->adapter || from->kind != START_IMPORT || fsdp_rank(f);
-    if (!own) import_element_name(name, &from->import, q, element);
+    if (!own) import_element_name(name, from->import, q, element);
     fail(&error, "%.900s: these weights are not finite, first element %lld of parameter %s%s%s%s: fetch or write them "
          "again", q->adapter && !s->on_base ? run->opt->lora_from : from->path, (long long)element, q->name, own ? "" :
          " (tensor ", name, own ? "" : ")");
   }
   agree_no_error(fsdp_comm(f), error.text, EXIT_NOT_FINITE);
-  import_close(s->on_base ? &s->base->import : &s->import);
+  Import **open = s->on_base ? &s->base->import : &s->import;
+  import_close(*open);
+  *open = NULL;
 }
 // Loads the weights s that adapters are for: a checkpoint's without adapters, or another program's.
 static void start_load_base(Start *s, RunView *run) {
@@ -825,7 +820,8 @@ static void start_free(Start *s) {
   free(s->base);
   free(s->text);
   cJSON_Delete(s->json);
-  cJSON_Delete(s->published);
+  import_close(s->import);
+  cJSON_Delete(s->weights.published);
   free(s->chat);
   memset((void *)s, 0, sizeof *s);
 }
@@ -1084,7 +1080,7 @@ static bool start_spares(const Start *s, const Options *o, Error *error) {
          "by --out", o->out, s->path);
   for (const Start *from : {s, (const Start *)s->base}) {
     const char *file;
-    for (int i = 0; from && from->kind == START_IMPORT && (file = import_file(&from->import, i)); i++) {
+    for (int i = 0; from && from->kind == START_IMPORT && (file = import_file(from->import, i)); i++) {
       char path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES];
       const char *needed = o->lora ? ", and which checkpoints of its adapters need" : "";
       snprintf(directory, sizeof directory, "%s%.*s", *file == '/' ? "" : "./", (int)(path_base(file) - file), file);
@@ -1094,7 +1090,7 @@ static bool start_spares(const Start *s, const Options *o, Error *error) {
                "directory by --out", w.option, file, needed);
       }
       path_join(path, sizeof path, o->export_hf, "model.safetensors");
-      const bool inside = from->import.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, directory);
+      const bool inside = from->weights.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, directory);
       REJECT(o->export_hf[0] && (inside || start_same(path, file)), "--export_hf %.900s has the weights that this run "
              "reads%s: name another directory", o->export_hf, needed);
     }

@@ -27,13 +27,13 @@ static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map h
 static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
 
 // ================================================================================================ 1 maps
-static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
+static bool checkpoint_has(const Saved *saved, int state, int param) {
+  const Param *p = fsdp_param(saved->fsdp, param);
   if (saved->part == SAVED_ADAPTERS ? !param_trains_beside(p) : saved->part == SAVED_BASE && p->adapter) return false;
-  return !state || state <= fsdp_param_moments(saved->fsdp, p);
+  return !state || state <= fsdp_param_state(saved->fsdp, param).moments;
 }
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
   const Fsdp *f = saved->fsdp;
-  const bool sgd = fsdp_config(f)->optimizer == OPTIMIZER_SGD;
   typedef char Name[96];
   Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * fsdp_params(f)));
   SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * fsdp_params(f)),
@@ -47,10 +47,10 @@ void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, cha
     const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : MAP_STATES;
     int count = 0;
     for (int i = 0; i < (to - from) * fsdp_params(f); i++) {
-      const Param *p = fsdp_param(f, i % fsdp_params(f));
-      const int state = from + i / fsdp_params(f);
-      if (!checkpoint_has(saved, state, p)) continue;
-      const char *first = sgd || p->owned ? "momentum_buffer." : "exp_avg.";
+      const int number = i % fsdp_params(f), state = from + i / fsdp_params(f);
+      const Param *p = fsdp_param(f, number);
+      if (!checkpoint_has(saved, state, number)) continue;
+      const char *first = fsdp_param_state(f, number).moments == 1 ? "momentum_buffer." : "exp_avg.";     // SGD, Muon
       snprintf(names[count], sizeof names[count], "%s%s", !state ? "" : state == 1 ? first : "exp_avg_sq.", p->name);
       list[count] = SafetensorsTensor{};
       list[count].name = names[count];
@@ -61,7 +61,7 @@ void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, cha
     }
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
     for (int i = 0, at = 0; i < (to - from) * fsdp_params(f); i++)
-      if (checkpoint_has(saved, from + i / fsdp_params(f), fsdp_param(f, i % fsdp_params(f))))
+      if (checkpoint_has(saved, from + i / fsdp_params(f), i % fsdp_params(f)))
         *tensor_place(m, from + i / fsdp_params(f), i % fsdp_params(f)) = {file, F32, false, list[at++].at, 0, 0};
     m->file_bytes[file] = count ? list[count - 1].at + list[count - 1].bytes : m->data_at[file];
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);

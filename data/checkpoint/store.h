@@ -127,7 +127,7 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       }
       if (left <= 0) continue;
       *k = Chunk{{}, *place, c->state, c->param, first, 0, c->done, run.in_range};
-      chunk_place(k, p, m->data_at[place->file], left, p->keeps ? block_values(p->kept[run.part].type) : 1);
+      chunk_place(k, p, m->data_at[place->file], left, p->keeps ? block_values(p->kept[run.part]) : 1);
       c->done += k->numel;
       return true;
     }
@@ -179,7 +179,7 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
     const int state = i / fsdp_params(f);
     Span run;
     if (at) at[i] = numel;
-    if (!store_saves(f, p) || (state > fsdp_param_moments(f, p) && state)) continue;
+    if (!store_saves(f, p) || (state > fsdp_param_state(f, i % fsdp_params(f)).moments && state)) continue;
     if (fsdp_span(f, i % fsdp_params(f), fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
@@ -190,7 +190,7 @@ static inline int64_t store_blocks(const Fsdp *f) {
   int64_t numel = 0, moments = 0;
   for (int p = 0; p < fsdp_params(f); p++) {
     numel += param_numel(fsdp_param(f, p));
-    moments += fsdp_param_moments(f, fsdp_param(f, p)) * param_numel(fsdp_param(f, p));
+    moments += fsdp_param_state(f, p).moments * param_numel(fsdp_param(f, p));
   }
   const int64_t block = STORE_BLOCK_BYTES;
   return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
@@ -780,8 +780,7 @@ static inline FileSeen store_look(Store *s, const StoreLoad *l, int *other) {
 
 // Whether a pass needs a chunk: only frozen E4M3 matrices are measured.
 static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *k) {
-  const Param *p = fsdp_param(f, k->param);
-  return pass == PASS_STORE || (p->frozen && p->dtype == F8);
+  return pass == PASS_STORE || (fsdp_param(f, k->param)->frozen && fsdp_param_state(f, k->param).dtype == F8);
 }
 // One pass of store_load, over the wanted states.
 static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error *error,
@@ -833,7 +832,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error
 static void store_load(Store *s, StoreLoad l, unsigned states, Error *error, LoadProgress progress) {
   bool measures = false;                         // adapters have no scales, and leave their weights' alone
   for (int p = 0; p < l.map->params; p++)
-    measures = measures || (fsdp_param(s->f, p)->dtype == F8 && tensor_place(l.map, STATE_MASTER, p)->file >= 0);
+    measures = measures || (fsdp_param_state(s->f, p).dtype == F8 && tensor_place(l.map, STATE_MASTER, p)->file >= 0);
   if (fsdp_needs_measure(s->f) && measures) {
     fsdp_forget_scales(s->f);
     l.pass = PASS_MEASURE;

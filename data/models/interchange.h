@@ -24,6 +24,18 @@
 #include "published.h"
 #include "data/tensors/tensors.h"
 
+struct Import {
+  ImportFacts is;
+  char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
+  int64_t file_bytes;                            // of llm.c
+  bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
+  const Family *family;                          // of Hugging Face; NULL: GPT-2
+  bool with_images;                              // its text model is taken: names start with "language_model."
+  SafetensorsSet set;                            // not of llm.c
+  Dtype dtype;                                   // of llm.c
+  int64_t padded_vocab;                          // of llm.c: rows of wte in the file
+};
+
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";
 static inline int import_compare(const void *a, const void *b) {
@@ -139,16 +151,16 @@ static inline bool import_config_attention_dropout(const ImportConfig *c, char *
   return true;
 }
 
-// Fills s->shape and s->warning from the fields, once the file is known to be an object.
+// Fills s->is.shape and s->is.warning from the fields, once the file is known to be an object.
 static inline bool import_config_read(const ImportConfig *c, Import *s) {
-  ModelShape *m = &s->shape;
+  ModelShape *m = &s->is.shape;
   const cJSON *type;
   if (!import_config_get(c, "model_type", &type)) return false;
   s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
   if (s->family)
     return family_config_read(c, s->family, m) &&
-           import_config_attention_dropout(c, s->warning, sizeof s->warning) &&
-           family_window(c, s->family, m, s->warning, sizeof s->warning);
+           import_config_attention_dropout(c, s->is.warning, sizeof s->is.warning) &&
+           family_window(c, s->family, m, s->is.warning, sizeof s->is.warning);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
     return import_config_reject(c, "model_type is %s, expected %s: another model is not computed here",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
@@ -159,7 +171,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
   return import_check_shape(m, c->path, c->error) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
-         import_config_dropout(c, &m->dropout, s->warning, sizeof s->warning);
+         import_config_dropout(c, &m->dropout, s->is.warning, sizeof s->is.warning);
 }
 
 // The fields of the text model in those of a model with images too, as Ministral 3's files have it; else all.
@@ -173,7 +185,7 @@ static inline const cJSON *import_text_config(cJSON *root) {
   }
   return text;
 }
-// Reads DIRECTORY/config.json into s->shape.
+// Reads DIRECTORY/config.json into s->is.shape.
 static inline bool import_config(Import *s, const char *directory, Error *error) {
   char path[MAP_PATH_BYTES + 32];
   enum { HIGHEST_BYTES = 1 << 20 };
@@ -210,7 +222,7 @@ static inline void llmc_shape(const ModelShape *m, int i, int64_t shape[2]) {
 // Bytes in the file of the i-th tensor of one block.
 static inline int64_t llmc_tensor_bytes(const Import *s, int i) {
   int64_t shape[2];
-  llmc_shape(&s->shape, i, shape);
+  llmc_shape(&s->is.shape, i, shape);
   if (i == LLMC_WTE) shape[0] = s->padded_vocab;
   return shape[0] * (shape[1] < 0 ? 1 : shape[1]) * (int64_t)dtype_bytes(s->dtype);
 }
@@ -222,16 +234,16 @@ static inline bool llmc_open(Import *s, const int32_t header[256], Error *error)
          (long long)s->file_bytes, LLMC_HEADER_BYTES);
   REJECT(version != 3 && version != 5, "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: "
          "write it again with a current llm.c", s->path, version);
-  s->kind = IMPORT_LLMC;
+  s->is.kind = IMPORT_LLMC;
   s->dtype = version == 3 ? F32 : BF16;
   s->padded_vocab = header[7];
-  s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
-  if (!import_check_shape(&s->shape, s->path, error)) return false;
-  REJECT(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24, "%s: the padded vocabulary has %lld "
-         "tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab, (long long)s->shape.vocab_size);
+  s->is.shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
+  if (!import_check_shape(&s->is.shape, s->path, error)) return false;
+  REJECT(s->padded_vocab < s->is.shape.vocab_size || s->padded_vocab > 2 << 24, "%s: the padded vocabulary has %lld "
+         "tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab, (long long)s->is.shape.vocab_size);
   int64_t expected = LLMC_HEADER_BYTES;
   for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++)
-    expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->shape.n_layer : 1);
+    expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->is.shape.n_layer : 1);
   REJECT(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged", s->path,
          (long long)s->file_bytes, (long long)expected);
   return true;
@@ -244,12 +256,12 @@ static inline void llmc_map(const Import *s, const Param *param, const Param *co
   int64_t at = LLMC_HEADER_BYTES;
   for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++) {
     const LlmcTensor *t = &llmc_tensors[i];
-    for (int l = 0; l < (t->block ? (int)s->shape.n_layer : 1); l++, at += llmc_tensor_bytes(s, i)) {
+    for (int l = 0; l < (t->block ? (int)s->is.shape.n_layer : 1); l++, at += llmc_tensor_bytes(s, i)) {
       char name[64];
       int64_t shape[2];
       if (t->block) snprintf(name, sizeof name, "h.%d.%s", l, t->name);
       else snprintf(name, sizeof name, "%s", t->name);
-      llmc_shape(&s->shape, i, shape);
+      llmc_shape(&s->is.shape, i, shape);
       const Param *p = import_find(index, params, name);
       if (!p) import_complain(complaints, "tensor %s is not in the model asked for", name);
       else if (p->shape[0] != shape[0] || (p->ndim == 2 ? p->shape[1] : -1) != shape[1])
@@ -268,11 +280,11 @@ static inline bool import_exists(const char *directory, const char *name) {
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return !stat(path, &st);
 }
-// Sets s->tokenizer to `directory` if it has a tokenizer, even one that will be rejected.
+// Sets s->is.tokenizer to `directory` if it has a tokenizer, even one that will be rejected.
 static inline void import_find_tokenizer(Import *s, const char *directory) {
   const bool there = import_exists(directory, "tokenizer.json") || import_exists(directory, "tokenizer.model") ||
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
-  if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
+  if (there) snprintf(s->is.tokenizer, sizeof s->is.tokenizer, "%s", directory);
 }
 // What wrappers of PyTorch put into names of tensors: torch.compile, FSDP, activation checkpointing. ImportNames: the
 // prefix `cut` of all names, such as DDP's "module.", is removed, and `put` is put before all names but lm_head's.
@@ -332,16 +344,16 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, Erro
   if (!open || !import_usual_names(&s->set, error)) return false;
   const int nf4 = nf4_count(&s->set);
   if (nf4)
-    text_add(s->warning, sizeof s->warning, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and "
-             "kept in --param_dtype", s->warning[0] ? "; " : "", nf4);
+    text_add(s->is.warning, sizeof s->is.warning, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are "
+             "read, and kept in --param_dtype", s->is.warning[0] ? "; " : "", nf4);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
       s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
   return true;
 }
 
-// Sets s->shape to the shape of the model in a file of this program's layout ("ours"), from the shapes of its tensors
-// and n_head in its __metadata__.
+// Sets s->is.shape to that of the model in a file of this program's layout ("ours"), from the shapes of its tensors and
+// n_head in its __metadata__.
 static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, Error *error) {
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
@@ -349,7 +361,7 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, Err
   REJECT(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; name the "
          "directory of the checkpoint or export instead of this file", s->path);
   REJECT(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
-  ModelShape *m = &s->shape;
+  ModelShape *m = &s->is.shape;
   *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
                         !set_entry(&s->set, "lm_head.weight", NULL), 0);
   if (end == heads || *end) m->n_head = 0;
@@ -373,10 +385,10 @@ static inline bool import_open_file(Import *s, const char *directory, Error *err
     matrices = matrices && t[i] && t[i]->ndim == 2;
   }
   if (!s->prefixed && matrices && t[1]->shape[1] == t[0]->shape[1]) {          // (3C,C) and (V,C); Hugging Face: (C,3C)
-    s->kind = IMPORT_SAFETENSORS;
+    s->is.kind = IMPORT_SAFETENSORS;
     return import_own_shape(s, t[0], error);
   }
-  s->kind = IMPORT_HF_DIRECTORY;
+  s->is.kind = IMPORT_HF_DIRECTORY;
   const bool has_config = import_exists(directory, "config.json");             // it may name another family
   if (has_config && !import_config(s, directory, error)) return false;
   if (s->family) return true;
@@ -392,7 +404,7 @@ static inline bool import_open_file(Import *s, const char *directory, Error *err
 static inline bool import_open_directory(Import *s, const char *directory, Error *error) {
   static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                                        "flax_model.msgpack"};
-  s->kind = IMPORT_HF_DIRECTORY;
+  s->is.kind = IMPORT_HF_DIRECTORY;
   if (!import_config(s, directory, error)) return false;
   import_find_tokenizer(s, directory);
   if (import_exists(directory, "model.safetensors")) return import_open_safetensors(s, NULL, error);
@@ -412,14 +424,14 @@ static inline bool import_open_gguf(Import *s, Error *error) {
   GgufFile g;
   cJSON *root = cJSON_CreateObject();
   const ImportConfig c = {root, s->path, error};
-  s->kind = IMPORT_GGUF;
+  s->is.kind = IMPORT_GGUF;
   const bool ok = gguf_open_set(&s->set, s->path, &g, error) &&
                   gguf_config(&g, &s->set, root, error) && import_config_read(&c, s);
   cJSON_Delete(root);
   char *tokenizer = ok ? gguf_string(&g, "tokenizer.ggml.model") : NULL;
-  if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->path);
+  if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->is.tokenizer, sizeof s->is.tokenizer, "%s", s->path);
   free(tokenizer);
-  if (ok) s->published = gguf_published(&g);
+  if (ok) s->is.published = gguf_published(&g);
   gguf_close(&g);
   return ok;
 }
@@ -451,9 +463,10 @@ static inline bool import_open_by_content(Import *s, Error *error) {
 }
 
 void import_close(Import *s) {
+  if (!s) return;
   set_close(&s->set);
-  cJSON_Delete(s->published);
-  memset(s, 0, sizeof *s);
+  cJSON_Delete(s->is.published);
+  free(s);
 }
 
 // A file of the directory that only an adapter has, which is not a whole model; NULL: there is none.
@@ -485,8 +498,8 @@ static inline bool import_open_any(Import *s, const char *path, Error *error) {
       if (!import_open_file(s, path, error)) return false;
     }
     if (adapter)
-      text_add(s->warning, sizeof s->warning, "%sits directory has an adapter too (%s), which --lora_from reads",
-               s->warning[0] ? "; " : "", adapter);
+      text_add(s->is.warning, sizeof s->is.warning, "%sits directory has an adapter too (%s), which --lora_from reads",
+               s->is.warning[0] ? "; " : "", adapter);
     return true;
   }
   REJECT(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
@@ -496,25 +509,26 @@ static inline bool import_open_any(Import *s, const char *path, Error *error) {
   return import_open_by_content(s, error);
 }
 
-bool import_open(Import *s, const char *path, Error *error) {
-  memset(s, 0, sizeof *s);
-  if (!import_open_any(s, path, error)) { import_close(s); return false; }
+Import *import_open(const char *path, ImportFacts *facts, Error *error) {
+  Import *s = (Import *)calloc(1, sizeof *s);
+  if (!import_open_any(s, path, error)) { import_close(s); return NULL; }
   char directory[sizeof s->path];
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
   if (slash) *slash = 0;
-  if (s->kind == IMPORT_HF_DIRECTORY) s->published = import_published(slash ? directory : ".");
-  s->stored = s->kind == IMPORT_LLMC ? (int)s->dtype : -1;
+  if (s->is.kind == IMPORT_HF_DIRECTORY) s->is.published = import_published(slash ? directory : ".");
+  s->is.stored = s->is.kind == IMPORT_LLMC ? (int)s->dtype : -1;
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count; i++) {
       const SafetensorsTensor *t = &s->set.shard[k].file.tensor[i];
       if (t->ndim != 2) continue;
-      s->stored = t->known_dtype && (s->stored == -1 || s->stored == (int)t->dtype) ? (int)t->dtype : -2;
+      s->is.stored = t->known_dtype && (s->is.stored == -1 || s->is.stored == (int)t->dtype) ? (int)t->dtype : -2;
     }
-  return true;
+  if (facts) *facts = s->is, s->is.published = NULL;
+  return s;
 }
 const char *import_file(const Import *s, int i) {
-  if (s->kind == IMPORT_LLMC) return i ? NULL : s->path;
+  if (s->is.kind == IMPORT_LLMC) return i ? NULL : s->path;
   return i < s->set.count ? s->set.shard[i].path : NULL;
 }
 
@@ -547,10 +561,10 @@ static inline const char *import_local_name(const Import *s, const char *name) {
 // and a dtype that is read.
 static inline void import_place(const Import *s, const Param *p, int64_t rows, const SafetensorsTensor *t, int file,
                                 TensorPlace *place, ImportComplaints *complaints) {
-  const bool transposed = s->kind == IMPORT_HF_DIRECTORY && !s->family && import_is_conv1d(p);
+  const bool transposed = s->is.kind == IMPORT_HF_DIRECTORY && !s->family && import_is_conv1d(p);
   const int64_t all = rows ? rows : p->shape[0];
   const int64_t shape[2] = {transposed ? p->shape[1] : all, p->ndim == 1 ? 1 : transposed ? all : p->shape[1]};
-  const char *name = s->family || s->kind == IMPORT_GGUF ? t->name : p->name;
+  const char *name = s->family || s->is.kind == IMPORT_GGUF ? t->name : p->name;
   const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
   const bool readable = t->ggml || (t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16));
   if (!fits)
@@ -558,7 +572,7 @@ static inline void import_place(const Import *s, const Param *p, int64_t rows, c
                     import_shape_text(p->ndim, shape).text);
   else if (!readable)
     import_complain(complaints, "tensor %s is %s, expected %s", name, t->dtype_text,
-                    s->kind == IMPORT_GGUF ? ggml_types_read : "F32, BF16 or F16");
+                    s->is.kind == IMPORT_GGUF ? ggml_types_read : "F32, BF16 or F16");
   else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0, false, t->ggml};
 }
 
@@ -584,8 +598,8 @@ static const char import_images_prefix[] = "language_model.";
 static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES], const Param *p, int i) {
   const size_t n = s->with_images ? sizeof import_images_prefix - 1 : 0;
   char name[FAMILY_NAME_BYTES];
-  if (s->kind == IMPORT_GGUF) { gguf_tensor_name(to, p, i, !s->family); return; }
-  family_tensor_name(name, p, i, &s->shape);
+  if (s->is.kind == IMPORT_GGUF) { gguf_tensor_name(to, p, i, !s->family); return; }
+  family_tensor_name(name, p, i, &s->is.shape);
   snprintf(to, FAMILY_NAME_BYTES, "%.*s%.79s", (int)n, import_images_prefix, name);
 }
 void import_element_name(char to[128], const Import *s, const Param *p, int64_t element) {
@@ -593,9 +607,9 @@ void import_element_name(char to[128], const Import *s, const Param *p, int64_t 
   int part = 0;
   for (int64_t row = element / max64(1, p->ndim == 2 ? p->shape[1] : 1); part < p->matrices - 1; part++)
     if ((row -= p->matrix_rows[part]) < 0) break;
-  if (s->family || s->kind == IMPORT_GGUF) import_tensor_name(s, name, p, s->family ? part : 0);
-  snprintf(to, 128, "%s%s", s->family || s->kind == IMPORT_GGUF || !s->prefixed || !strcmp(p->name, "lm_head.weight")
-           ? "" : import_hf_prefix, s->family || s->kind == IMPORT_GGUF ? name : p->name);
+  if (s->family || s->is.kind == IMPORT_GGUF) import_tensor_name(s, name, p, s->family ? part : 0);
+  snprintf(to, 128, "%s%s", s->family || s->is.kind == IMPORT_GGUF || !s->prefixed || !strcmp(p->name, "lm_head.weight")
+           ? "" : import_hf_prefix, s->family || s->is.kind == IMPORT_GGUF ? name : p->name);
 }
 // How many tensors a parameter is there.
 static inline int import_parts(const Import *s, const Param *p) {
@@ -604,7 +618,7 @@ static inline int import_parts(const Import *s, const Param *p) {
 // Whether a parameter has a tensor of this name, or a tied head is stored too.
 static inline bool import_has_tensor(const Import *s, const char *name, const Param *param, int params) {
   char theirs[FAMILY_NAME_BYTES];
-  if (s->shape.tied && s->kind != IMPORT_GGUF && !strcmp(name, "lm_head.weight")) return true;
+  if (s->is.shape.tied && s->is.kind != IMPORT_GGUF && !strcmp(name, "lm_head.weight")) return true;
   for (int p = 0; p < params; p++)
     for (int i = 0; i < import_parts(s, &param[p]); i++) {
       import_tensor_name(s, theirs, &param[p], i);
@@ -615,14 +629,14 @@ static inline bool import_has_tensor(const Import *s, const char *name, const Pa
 // Tensors that are no weights, or whose numbers the shape has.
 static inline bool import_ignores(const Import *s, const char *name) {
   if (s->with_images && strncmp(name, import_images_prefix, sizeof import_images_prefix - 1)) return true;
-  if (s->kind == IMPORT_GGUF) return s->family && !strcmp(name, "rope_freqs.weight");
+  if (s->is.kind == IMPORT_GGUF) return s->family && !strcmp(name, "rope_freqs.weight");
   return family_ignores(name) || nf4_beside(&s->set, name);
 }
 
 // Rows of the file of an embedding or a head that has more (--add_tokens); 0: as many.
 static inline int64_t import_rows(const Import *s, const Param *p) {
   const bool vocab = !strcmp(p->name, "wte.weight") || !strcmp(p->name, "lm_head.weight");
-  return vocab && p->shape[0] > s->shape.vocab_size ? s->shape.vocab_size : 0;
+  return vocab && p->shape[0] > s->is.shape.vocab_size ? s->is.shape.vocab_size : 0;
 }
 // Places the parameters of a family's file or a GGUF; complains of tensors that do not fit one to one.
 static inline void import_map_family(const Import *s, const Param *param, int params, TensorMap *map,
@@ -642,13 +656,13 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
       else if (!nf4_entry(&s->set, name, nf4_state, NULL))
         import_place(s, &param[p], rows, t, file, place, complaints);
       else import_place_nf4(s, &param[p], rows, t, file, map, place, complaints);
-      if (s->kind != IMPORT_GGUF) place->plus = family_plus(s->family, &param[p]);
-      place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
-      if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
+      if (s->is.kind != IMPORT_GGUF) place->plus = family_plus(s->family, &param[p]);
+      place->in_turn = s->is.kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
+      if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->is.shape.head_size / 2;
     }
   }
   int file = 0;
-  const bool twice = s->shape.tied && s->kind != IMPORT_GGUF;
+  const bool twice = s->is.shape.tied && s->is.kind != IMPORT_GGUF;
   const SafetensorsTensor *head = twice ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
   if (head) import_check_head(s, head, file, complaints);
   for (int k = 0; k < s->set.count; k++)         // only if there are more than were taken
@@ -667,7 +681,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
                                       TensorMap *map, ImportComplaints *complaints) {
   const SafetensorsTensor **found = (const SafetensorsTensor **)calloc((size_t)params, sizeof *found), *head = NULL;
   int *file = (int *)calloc((size_t)params, sizeof *file), head_file = 0;
-  const bool foreign = s->kind == IMPORT_HF_DIRECTORY;
+  const bool foreign = s->is.kind == IMPORT_HF_DIRECTORY;
   int tensors = 1, extras = 0;
   for (int k = 0; k < s->set.count; k++) tensors += s->set.shard[k].file.count;
   const char **extra = (const char **)calloc((size_t)tensors, sizeof *extra);
@@ -677,7 +691,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
       const char *local = import_local_name(s, t->name);
       const Param *p = local ? import_find(index, params, local) : NULL;
       if (p) { found[p - param] = t; file[p - param] = k; }
-      else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) { head = t; head_file = k; }
+      else if (local && foreign && s->is.shape.tied && !strcmp(local, "lm_head.weight")) { head = t; head_file = k; }
       else if (!local || !foreign || !import_is_mask(local))
         extra[extras++] = t->name;
     }
@@ -698,17 +712,17 @@ bool import_map(Import *s, const Param *param, int params, TensorMap *map, Error
   ImportComplaints complaints = {};
   const Param **index = import_index(param, params);
   tensor_map_open(map, params);
-  map->files = s->kind == IMPORT_LLMC ? 1 : s->set.count;
+  map->files = s->is.kind == IMPORT_LLMC ? 1 : s->set.count;
   for (int i = 0; i < map->files; i++) {
-    const SafetensorsShard *x = s->kind == IMPORT_LLMC ? NULL : &s->set.shard[i];
+    const SafetensorsShard *x = s->is.kind == IMPORT_LLMC ? NULL : &s->set.shard[i];
     map->file_bytes[i] = x ? (int64_t)x->file.bytes : s->file_bytes;
     map->data_at[i] = x ? (int64_t)x->file.data_at : (int64_t)LLMC_HEADER_BYTES;
     snprintf(map->path[i], sizeof map->path[i], "%s", x ? x->path : s->path);
   }
-  if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
-  else if (s->family || s->kind == IMPORT_GGUF) import_map_family(s, param, params, map, &complaints);
+  if (s->is.kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
+  else if (s->family || s->is.kind == IMPORT_GGUF) import_map_family(s, param, params, map, &complaints);
   else import_map_tensors(s, param, index, params, map, &complaints);
-  for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
+  for (int p = 0; p < params && s->is.kind == IMPORT_LLMC && !complaints.count; p++)
     if (!param[p].adapter && tensor_place(map, 0, p)->file < 0)
       import_complain(&complaints, "tensor %s is missing", param[p].name);
   free(index);
@@ -718,7 +732,7 @@ bool import_map(Import *s, const Param *param, int params, TensorMap *map, Error
 }
 bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, Error *error) {
   int params;
-  Param *param = params_of_shape(table, &s->shape, &params);
+  Param *param = params_of_shape(table, &s->is.shape, &params);
   TensorMap map = {};
   const bool ok = import_map(s, param, params, &map, error);
   for (int p = 0, n = 0; ok && p < params; p++)

@@ -18,28 +18,20 @@ bool export_can(const ModelShape *s, Error *error);
 
 // ---- interchange.h --------------------------------------------------------------------------------------------------
 enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC, IMPORT_GGUF };
-// An open model of another program. Closed by import_close.
-struct Import {
+struct Import;                                   // an open model of another program
+struct ImportFacts {
   ImportKind kind;
   ModelShape shape;
-  char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
   char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or a
                                                  // GGUF; or ""
   char warning[256];                             // for the user: what is not as the file says; or ""
-  int64_t file_bytes;                            // of llm.c
-  bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
-  const Family *family;                          // of Hugging Face; NULL: GPT-2
-  bool with_images;                              // its text model is taken: names start with "language_model."
-  SafetensorsSet set;                            // not of llm.c
-  cJSON *published;                              // goes out with a model that is fine-tuned from it; NULL: nothing
   int stored;                                    // the Dtype of all its matrices; < 0: they differ, or are in blocks
-  Dtype dtype;                                   // of llm.c
-  int64_t padded_vocab;                          // of llm.c: rows of wte in the file
+  cJSON *published;                              // goes out with a model that is fine-tuned from it; NULL: nothing
 };
-// Frees what an Import has; it is empty then, and may be closed again.
+// Finds out what PATH is and which shape its model has. facts: NULL, or filled in; the caller frees `published`. NULL:
+// `error` says why. The model is freed by import_close.
+Import *import_open(const char *path, ImportFacts *facts, Error *error);
 void import_close(Import *s);
-// Finds out what PATH is and which shape its model has. False: `error` says why, s is closed.
-bool import_open(Import *s, const char *path, Error *error);
 // The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
 // three tensors that are missing, extra, of another shape or of a dtype that is not read.
 bool import_map(Import *s, const Param *param, int params, TensorMap *map, Error *error);

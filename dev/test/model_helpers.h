@@ -8,11 +8,10 @@ static inline void option_pick(Options *o, OptionId id, const char *value) {
 }
 // Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. All ranks call it.
 static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
-  const Param *q = &f->lay.param[p];
   for (int i = 0; i < fsdp_shards(f); i++) {
     Span run;
     const int root = i;                          // of the first replica: all have the same
-    for (int64_t at = 0; shard_run(&f->lay.unit[q->unit], q, i, &run, at); at += run.numel) {
+    for (int64_t at = 0; fsdp_span(f, p, i, &run, at); at += run.numel) {
       if (f->mesh.rank == root) fsdp_get_own(f, state, p, at, full + run.in_range, run.numel);
       if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
     }
@@ -22,7 +21,7 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
 static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
   const Param *q = &f->lay.param[p];
   Span run;
-  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) return;
+  if (!fsdp_span(f, p, f->mesh.shard.me, &run)) return;
   const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
   if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
 }

@@ -108,26 +108,26 @@ static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *
 static void kept_expect_values(FamilyRun *x, const char *path, const char *what) {
   Fsdp *f = x->trainer.fsdp;
   Error error = {};
-  Import s;
-  REQUIRE(import_open(&s, path, &error), "%s", error.text);
+  Import *s = import_open(path, NULL, &error);
+  REQUIRE(s, "%s", error.text);
   int kept = 0;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     const int64_t n = param_numel(q);
     if (q->adapter) continue;
-    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+    float *got = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
     float *want = (float *)malloc(sizeof(float) * (size_t)n);
     fsdp_read_param(f, STATE_MASTER, p, got);
     if (f->mesh.rank) memcpy(want, got, sizeof(float) * (size_t)n);            // rank 0 looks
-    else gguf_made_values(want, &s, q);
+    else gguf_made_values(want, s, q);
     uint8_t *made = (uint8_t *)malloc((size_t)n * sizeof(float));
     for (int k = 0; !f->mesh.rank && k < q->keeps && x->o.base_dtype != OPT_base_dtype_file; k++) {
-      const int type = q->kept[k].type;
+      const int type = q->kept[k];
       const int64_t part = q->matrix_rows[k] * q->shape[1];
       float *at = want + param_part_first(q, k);
       char name[FAMILY_NAME_BYTES];
       gguf_tensor_name(name, q, k, false);
-      if (set_entry(&s.set, name, NULL)->ggml == type) continue;   // stays as it is
+      if (set_entry(&s->set, name, NULL)->ggml == type) continue;   // stays as it is
       blocks_make(type, made, at, part);
       blocks_read(type, at, made, part / block_values(type));
     }
@@ -138,7 +138,7 @@ static void kept_expect_values(FamilyRun *x, const char *path, const char *what)
     free(want);
   }
   EXPECT(kept, "%s: nothing is kept", what);
-  import_close(&s);
+  import_close(s);
 }
 // Bytes of the blocks of all kept matrices outside of stage 0, or in it; of as many shards as there are ranks. What
 // shards have more than the file is less than BLOCKS_ALIGN blocks of each type and rank, or with dim0 rows.
@@ -147,8 +147,8 @@ static void kept_expect_bytes(const Fsdp *f, const char *what) {
     const Unit *q = &f->lay.unit[u];
     int64_t of_file = 0, sent = 0, more = 0;
     for (int p = 0; p < f->lay.params; p++)
-      for (int k = 0; k < f->lay.param[p].keeps && f->lay.param[p].unit == u; k++)
-        of_file += f->lay.param[p].matrix_rows[k] * blocks_bytes(f->lay.param[p].kept[k].type,
+      for (int k = 0; k < f->lay.param[p].keeps && f->lay.place[p].unit == u; k++)
+        of_file += f->lay.param[p].matrix_rows[k] * blocks_bytes(f->lay.param[p].kept[k],
                                                                  f->lay.param[p].shape[1]);
     for (int i = 0; i < q->pieces; i++) {
       if (!q->piece[i].type) continue;
@@ -206,8 +206,9 @@ TEST_MPI(kept_modes, 6,
     size_t copies = 0;                           // what one of each matrix of plain numbers among them takes
     for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
       const Param *q = &x.trainer.fsdp->lay.param[p];
-      EXPECT(!param_in_blocks(q) || q->expand_at < 0, "%s: %s is multiplied in blocks and has a copy", what, q->name);
-      if (q->keeps && !param_in_blocks(q)) copies += 4 * (size_t)round_up(q->numel_padded, PARAM_ALIGN_NUMEL);
+      EXPECT(!param_in_blocks(q) || x.trainer.fsdp->lay.place[p].expand_at < 0,
+             "%s: %s is multiplied in blocks and has a copy", what, q->name);
+      if (q->keeps && !param_in_blocks(q)) copies += 4 * (size_t)round_up(param_numel_padded(q), PARAM_ALIGN_NUMEL);
     }
     EXPECT(x.trainer.run.plan.planned_bytes[MEM_EXPANDED] <= copies, "%s: copies of %zu bytes, numbers need %zu", what,
            x.trainer.run.plan.planned_bytes[MEM_EXPANDED], copies);
@@ -244,7 +245,7 @@ TEST_MPI(kept_is_dequantized, 1,
       hash[i] = 0;
       for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
         const Param *q = &x.trainer.fsdp->lay.param[p];
-        float *full = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+        float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
         fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, full);
         if (param_trains_beside(q)) hash[i] = fnv_bytes(hash[i], full, sizeof(float) * (size_t)param_numel(q));
         free(full);
@@ -309,7 +310,7 @@ static float *kept_values(const char *path, const char *type, MPI_Comm comm, int
     const Param *q = &x.trainer.fsdp->lay.param[p];
     if (!q->linear || q->adapter) continue;
     fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, at);
-    at += q->numel_padded;
+    at += param_numel_padded(q);
   }
   *n = at - all;
   family_close(&x);
@@ -409,11 +410,11 @@ TEST(kept_resumes_on_its_file,
       {"", 3, "are for other weights than those of"}};
   for (const auto &k : rejections) {
     Error error = {};
-    Import s;
     if (!*k.options) {
-      REQUIRE(import_open(&s, path, &error), "%s", error.text);
-      const int64_t at = s.set.shard[0].file.tensor[0].at;
-      import_close(&s);
+      Import *s = import_open(path, NULL, &error);
+      REQUIRE(s, "%s", error.text);
+      const int64_t at = s->set.shard[0].file.tensor[0].at;
+      import_close(s);
       const int fd = open(path, O_RDWR);
       uint8_t byte = 0;
       REQUIRE(fd >= 0 && pread(fd, &byte, 1, at) == 1, "%s cannot be read", path);

@@ -39,9 +39,9 @@ static inline uint64_t states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   const int states = f->cfg.optimizer == OPTIMIZER_SGD ? 2 : 3;
   for (int s = 0; s < states; s++) for (int p = 0; p < f->lay.params; p++) {
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     fsdp_read_param(f, (ShardState)s, p, full);
-    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     free(full);
   }
   return h;
@@ -231,7 +231,7 @@ static inline void resume_spoil(Fsdp *f) {
   for (ValuePass pass : {PASS_MEASURE, PASS_STORE}) {
     for (int p = 0; p < f->lay.params; p++) {
       Span run;
-      if (!shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run)) continue;
+      if (!fsdp_span(f, p, f->mesh.shard.me, &run)) continue;
       const int64_t n = min64(run.numel, param_numel(&f->lay.param[p]) - run.in_range);    // padding rows stay zero
       for (int64_t at = 0; at < n; at += PIECE)
         fsdp_set_own(f, STATE_MASTER, p, at, wrong, min64(PIECE, n - at), pass);

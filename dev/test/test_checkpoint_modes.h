@@ -143,7 +143,7 @@ static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   int64_t want = 0, last = -1;
   long long own = store_snapshot_bytes(f), all = 0;
   for (int p = 0; p < f->lay.params; p++)
-    want += round_up(f->lay.param[p].numel_padded, 128) * 4 * (1 + moments_of(f, &f->lay.param[p]));
+    want += round_up(param_numel_padded(&f->lay.param[p]), 128) * 4 * (1 + moments_of(f, &f->lay.param[p]));
   MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, f->mesh.comm);
   EXPECT(all == want, "%s: the ranks' snapshots have %lld bytes, all states %lld", what, all, (long long)want);
   EXPECT(!own == (f->mesh.replicate.me > 0), "%s: the snapshot of replica %d has %lld bytes", what,
@@ -225,7 +225,7 @@ static inline void ckpt_plant(Fsdp *f) {
   const float large = 2.0f;
   Span run;
   for (int p = 0; p < f->lay.params; p++)
-    if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && !run.in_range)
+    if (fsdp_span(f, p, f->mesh.shard.me, &run) && !run.in_range)
       fsdp_set_own(f, STATE_MASTER, p, 0, &large, 1, PASS_STORE);
   fsdp_publish(f);
   fsdp_step_end(f);
@@ -272,11 +272,11 @@ TEST_MPI(exports_know_no_modes, 6,
 }
 
 // How a run stores n fp32 values of parameter p: masters unchanged, the others rounded, E4M3 with one scale for all.
-static inline void ckpt_round_as_stored(const Param *p, float *x, int64_t n) {
+static inline void ckpt_round_as_stored(const ParamPlace *p, float *x, int64_t n) {
   float most = 0;
   for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
   const float scale = fp8_scale_of(most);
-  for (int64_t i = 0; i < n && p->frozen; i++) {
+  for (int64_t i = 0; i < n && p->param->frozen; i++) {
     fp8 e4m3;
     bf16 half;
     if (p->dtype == F8) { round_to(&e4m3, x[i] / scale); x[i] = to_f32(e4m3) * scale; }
@@ -296,15 +296,16 @@ static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const 
   for (int p = 0; p < t.fsdp->lay.params; p++) {
     const Param *q = &t.fsdp->lay.param[p];
     const int64_t n = param_numel(q);
-    float *x = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *want = (float *)malloc(4 * (size_t)n);
+    float *x = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q)), *want = (float *)malloc(4 * (size_t)n);
     fsdp_read_param(t.fsdp, STATE_MASTER, p, x);
     if (plain) {
       memcpy(want, plain[p], 4 * (size_t)n);
-      ckpt_round_as_stored(q, want, n);
+      ckpt_round_as_stored(&t.fsdp->lay.place[p], want, n);
       int64_t at = 0;
       while (at < n && f32_bits(x[at]) == f32_bits(want[at])) at++;
       EXPECT(at == n, "%s from %s: %s (%s%s) element %lld is %.9g, %.9g rounded directly is %.9g", own, from, q->name,
-             q->frozen ? "frozen " : "", dtype_name(q->dtype), (long long)at, x[at], plain[p][at], want[at]);
+             q->frozen ? "frozen " : "", dtype_name(t.fsdp->lay.place[p].dtype), (long long)at, x[at],
+             plain[p][at], want[at]);
     }
     free(want);
     if (to) to[p] = x;

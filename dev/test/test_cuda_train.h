@@ -35,11 +35,12 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   *loss = train_step(&t, false).loss;
   if (plans) ops->plans_text(&t.ctx, plans, plans_bytes);
   *count = 0;
-  for (int p = 0; p < t.fsdp->lay.params; p++) *count += t.fsdp->lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) *count += param_numel_padded(&t.fsdp->lay.param[p]);
   float *all = (float *)malloc(sizeof(float) * (size_t)*count), *at = all;
   const float scale = o.loss_scale > 0 ? (float)o.loss_scale : o.param_dtype == OPT_param_dtype_fp16 ? 65536.0f : 1.0f;
   const FsdpLayout *lay = &t.fsdp->lay;
-  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
+  for (int p = 0; p < lay->params; at += param_numel_padded(&lay->param[p++]))
+    fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < *count; i++) all[i] /= scale;
   trainer_close(&t);
   return all;

@@ -19,7 +19,7 @@ static inline uint64_t params_hash(Fsdp *f, bool frozen_only) {
   uint64_t h = 14695981039346656037ull;
   for (int p = 0; p < f->lay.params; p++) {
     if (frozen_only && !f->lay.param[p].frozen) continue;
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     fsdp_read_param(f, STATE_MASTER, p, full);
     h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->lay.param[p]));
     free(full);

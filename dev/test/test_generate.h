@@ -101,7 +101,7 @@ TEST_MPI(generate_from_blocks, 1,
     fsdp_sync(f);
     EXPECT(on_cpu || !f->gather.expanded_matrices, "%s: matrices were expanded for three tokens", ops->name);
     for (int p = 0; p < f->lay.params && on_cpu; p++)
-      EXPECT(!param_in_blocks(&f->lay.param[p]) || f->lay.param[p].expand_at < 0, "%s: %s has an expanded copy",
+      EXPECT(!param_in_blocks(&f->lay.param[p]) || f->lay.place[p].expand_at < 0, "%s: %s has an expanded copy",
              ops->name, f->lay.param[p].name);
     family_close(&x);
   }

@@ -215,16 +215,16 @@ static inline void gguf_expect_values() {
   MPI_Barrier(MPI_COMM_WORLD);
   for (const char *end : {".gguf", "-00001-of-00003.gguf"}) {
     static IxRun x;
-    Import s;
     snprintf(path, sizeof path, "%s%s", prefix, end);
     ix_run_open(&x, path, MPI_COMM_WORLD);
-    REQUIRE(import_open(&s, path, &error), "%s", error.text);
+    Import *s = import_open(path, NULL, &error);
+    REQUIRE(s, "%s", error.text);
     for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
       const Param *q = &x.trainer.fsdp->lay.param[p];
-      float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
-      float *want = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+      float *got = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
+      float *want = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
       fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, got);
-      gguf_made_values(want, &s, q);
+      gguf_made_values(want, s, q);
       EXPECT(!memcmp(got, want, sizeof(float) * (size_t)param_numel(q)), "%s: %s differs", end, q->name);
       free(got);
       free(want);
@@ -234,7 +234,7 @@ static inline void gguf_expect_values() {
     ChunkCursor cursor = {};
     Chunk k;
     int inside[2] = {}, world;
-    REQUIRE(import_map(&s, f->lay.param, f->lay.params, &map, &error), "%s", error.text);
+    REQUIRE(import_map(s, f->lay.param, f->lay.params, &map, &error), "%s", error.text);
     while (chunk_next(f, &map, 1u << STATE_MASTER, &cursor, &k)) {
       inside[0] += k.place.ggml && k.first % ggml_type((uint32_t)k.place.ggml)->values;
       inside[1] += k.place.in_turn && k.first % param_cols(fsdp_param(f, k.param));
@@ -244,7 +244,7 @@ static inline void gguf_expect_values() {
     EXPECT(world < 5 || (inside[0] && inside[1]), "%d shards start inside a block, %d inside a row that alternates",
            inside[0], inside[1]);
     tensor_map_free(&map);
-    import_close(&s);
+    import_close(s);
     ix_run_close(&x);
   }
 }
@@ -329,14 +329,14 @@ TEST(gguf_rejects_by_key,
   ix_path(prefix, test_tmp(), "one");
   snprintf(path, sizeof path, "%s.gguf", prefix);
   for (const auto &k : cases) {
-    Import s;
     gguf_make(prefix, 1, k.key, k.value, k.text);
     if (k.says) { ix_rejected(path, k.says, path, NULL); continue; }
-    REQUIRE(import_open(&s, path, &error), "%s: %s", k.key, error.text);
-    EXPECT((strstr(s.warning, "sliding window") != NULL) == (k.value == 32), "warning '%s'", s.warning);
-    EXPECT((s.shape.n_positions == 32) == (k.value == 32), "%s: %lld positions", k.key,
-           (long long)s.shape.n_positions);
-    import_close(&s);
+    Import *s = import_open(path, NULL, &error);
+    REQUIRE(s, "%s: %s", k.key, error.text);
+    EXPECT((strstr(s->is.warning, "sliding window") != NULL) == (k.value == 32), "warning '%s'", s->is.warning);
+    EXPECT((s->is.shape.n_positions == 32) == (k.value == 32), "%s: %lld positions", k.key,
+           (long long)s->is.shape.n_positions);
+    import_close(s);
   }
   ix_rejected("dev/fixtures/gguf_lora_llama.gguf", "is an adapter", NULL, NULL);
   gguf_make(prefix, 3, NULL, 0);
@@ -423,18 +423,18 @@ TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
   Error error = {};
   ix_path(path, test_tmp(), "keys.gguf");
   for (const auto &k : cases) {
-    Import s;
     gguf_make_keys(path, k.arch, k.keys);
     if (isalpha((unsigned char)*k.is)) { ix_rejected(path, k.is, path, NULL); continue; }
-    const bool open = import_open(&s, path, &error);
+    Import *s = import_open(path, NULL, &error);
+    const bool open = s;
     EXPECT(open, "%s %s: %s", k.arch, k.keys, error.text);
     if (!open) continue;
-    const Architecture *b = &s.shape.block;
+    const Architecture *b = &s->is.shape.block;
     rope_scaling_print(scaling, sizeof scaling, &b->rope_scaling);
-    snprintf(got, sizeof got, "%lld %lld %g %s %lld %g", (long long)s.shape.n_kv_head, (long long)s.shape.head_size,
-             b->rope_theta, scaling, (long long)b->window, b->window_theta);
+    snprintf(got, sizeof got, "%lld %lld %g %s %lld %g", (long long)s->is.shape.n_kv_head,
+             (long long)s->is.shape.head_size, b->rope_theta, scaling, (long long)b->window, b->window_theta);
     EXPECT(!strcmp(got, k.is), "%s %s is %s, not %s", k.arch, k.keys, got, k.is);
-    import_close(&s);
+    import_close(s);
   }
 }
 
@@ -538,16 +538,16 @@ TEST(gguf_survives_any_bytes, "single bytes changed in a header with a tokenizer
     const uint8_t before = *at;
     *at = (uint8_t)tok_random(&seed);
     tok_write(path, file.bytes, file.count);
-    Import s;
     Tokenizer t;
     error.text[0] = 0;
-    const bool ok = import_open(&s, path, &error);
+    Import *s = import_open(path, NULL, &error);
+    const bool ok = s;
     EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
     error.text[0] = 0;
     const bool has = ok && tokenizer_load_any(&t, path, &error);
     EXPECT(!ok || has || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
     if (has) tokenizer_free(&t);
-    import_close(&s);
+    import_close(s);
     *at = before;
   }
   free(file.bytes);

@@ -91,29 +91,29 @@ static inline uint32_t *ix_values(const TensorMap *map, const Param *param, int 
   return values;
 }
 // Opens and maps PATH, which must work. Free the params and the map.
-static inline Param *ix_import(const char *path, Import *s, TensorMap *map, int *params) {
+static inline Param *ix_import(const char *path, Import **s, TensorMap *map, int *params) {
   Error error = {};
-  if (!import_open(s, path, &error)) die_missing("%s", error.text);
-  Param *param = ix_params(s->shape, params);
-  if (!import_map(s, param, *params, map, &error)) die_missing("%s", error.text);
+  if (!(*s = import_open(path, NULL, &error))) die_missing("%s", error.text);
+  Param *param = ix_params((*s)->is.shape, params);
+  if (!import_map(*s, param, *params, map, &error)) die_missing("%s", error.text);
   return param;
 }
 // PATH must be rejected in one line that is not cut and contains each of up to three words.
 static inline void ix_rejected(const char *path, const char *word, const char *word_2, const char *word_3) {
   Error error = {};
-  Import s;
   TensorMap map = {};
   int params = 0;
-  bool ok = import_open(&s, path, &error);
-  Param *param = ok ? ix_params(s.shape, &params) : NULL;
-  ok = ok && import_map(&s, param, params, &map, &error);
+  Import *s = import_open(path, NULL, &error);
+  bool ok = s;
+  Param *param = ok ? ix_params(s->is.shape, &params) : NULL;
+  ok = ok && import_map(s, param, params, &map, &error);
   EXPECT(!ok, "%s is accepted, though %s", path, word);
   for (const char *w : {word, word_2, word_3})
     EXPECT(!w || strstr(error.text, w), "%s: \"%s\" does not say %s", path, error.text, w);
   EXPECT(!strchr(error.text, '\n') && strlen(error.text) < sizeof error - 1, "more than a line: %s", error.text);
   free(param);
   tensor_map_free(&map);
-  import_close(&s);
+  import_close(s);
 }
 
 void ix_write_llmc(const char *path, int version, const ModelShape *s, int padded_vocab, const Param *param, int params,
@@ -152,19 +152,21 @@ TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are
       {"dev/fixtures/hf_published", model_shape_gpt2(2, 2, 16, 24, 300, true, 0.1), BF16},
       {"dev/fixtures/hf_published/model.safetensors", model_shape_gpt2(2, 2, 16, 24, 300, true, 0.1), BF16}};
   for (const auto &c : cases) {
-    Import s;
+    Import *s;
     TensorMap map;
     int params;
     Param *param = ix_import(c.path, &s, &map, &params);
-    EXPECT(s.kind == IMPORT_HF_DIRECTORY && !s.warning[0], "%s: kind %d, warning '%s'", c.path, s.kind, s.warning);
+    EXPECT(s->is.kind == IMPORT_HF_DIRECTORY && !s->is.warning[0], "%s: kind %d, warning '%s'", c.path, s->is.kind,
+           s->is.warning);
     for (const ImportField &f : import_fields) {
-      const int64_t got = *(int64_t *)((char *)&s.shape + f.offset), want = *(int64_t *)((char *)&c.shape + f.offset);
+      const int64_t got = *(int64_t *)((char *)&s->is.shape + f.offset);
+      const int64_t want = *(int64_t *)((char *)&c.shape + f.offset);
       EXPECT(got == want, "%s: %s %lld, not %lld", c.path, f.name, (long long)got, (long long)want);
     }
-    EXPECT(s.shape.tied == c.shape.tied && s.shape.dropout == c.shape.dropout, "%s: tied %d, dropout %g", c.path,
-           s.shape.tied, s.shape.dropout);
-    EXPECT(!strncmp(c.path, s.tokenizer, strlen(s.tokenizer)) && s.tokenizer[0], "%s: tokenizer '%s'", c.path,
-           s.tokenizer);
+    EXPECT(s->is.shape.tied == c.shape.tied && s->is.shape.dropout == c.shape.dropout, "%s: tied %d, dropout %g",
+           c.path, s->is.shape.tied, s->is.shape.dropout);
+    EXPECT(!strncmp(c.path, s->is.tokenizer, strlen(s->is.tokenizer)) && s->is.tokenizer[0], "%s: tokenizer '%s'",
+           c.path, s->is.tokenizer);
     for (int p = 0; p < params; p++) {
       const TensorPlace at = *tensor_place(&map, 0, p), moment = *tensor_place(&map, 1, p);
       const bool turned = param[p].ndim == 2 && param[p].name[0] == 'h';
@@ -173,7 +175,7 @@ TEST(import_reads_shapes, "each fixture's kind, shape, tokenizer and dropout are
     }
     free(param);
     tensor_map_free(&map);
-    import_close(&s);
+    import_close(s);
   }
 }
 
@@ -212,7 +214,7 @@ static inline void ix_save_own(const char *path, const char *heads, const Param 
 // Writes the model at `from` in every layout that exists and reads each: the values must be the same.
 static inline void ix_expect_layouts_agree(const char *from, const char *name, int llmc_version) {
   char dir[1024], path[1024];
-  Import s;
+  Import *s;
   TensorMap map;
   int params;
   int64_t numel_, again;
@@ -220,32 +222,33 @@ static inline void ix_expect_layouts_agree(const char *from, const char *name, i
   uint32_t *values = ix_values(&map, param, params, &numel_);
   ix_directory(dir, name);
   ix_copy(from, dir, "config.json");
-  ix_save_renamed(&s, ix_path(path, dir, "model.safetensors"));
-  ix_save_own(ix_path(path, dir, "own.safetensors"), s.shape.n_head == 2 ? "2" : "4", param, params, values);
-  if (s.shape.tied) ix_write_llmc(ix_path(path, dir, "llmc.bin"), llmc_version, &s.shape, 320, param, params, values);
+  ix_save_renamed(s, ix_path(path, dir, "model.safetensors"));
+  ix_save_own(ix_path(path, dir, "own.safetensors"), s->is.shape.n_head == 2 ? "2" : "4", param, params, values);
+  if (s->is.shape.tied)
+    ix_write_llmc(ix_path(path, dir, "llmc.bin"), llmc_version, &s->is.shape, 320, param, params, values);
   static const struct { const char *name; ImportKind kind; } files[] = {
       {"", IMPORT_HF_DIRECTORY}, {"model.safetensors", IMPORT_HF_DIRECTORY}, {"own.safetensors", IMPORT_SAFETENSORS},
       {"llmc.bin", IMPORT_LLMC}};
   for (const auto &f : files) {
-    if (f.kind == IMPORT_LLMC && !s.shape.tied) continue;
-    Import b;
+    if (f.kind == IMPORT_LLMC && !s->is.shape.tied) continue;
+    Import *b;
     TensorMap b_map;
     int b_params;
     Param *b_param = ix_import(ix_path(path, dir, f.name), &b, &b_map, &b_params);
     uint32_t *b_values = ix_values(&b_map, b_param, b_params, &again);
     EXPECT(b_params == params && again == numel_ && !memcmp(values, b_values, (size_t)numel_ * 4),
            "%s: other values than in %s", path, from);
-    EXPECT(b.kind == f.kind && b.shape.n_head == s.shape.n_head && b.shape.tied == s.shape.tied,
-           "%s: kind %d, %lld heads", path, b.kind, (long long)b.shape.n_head);
+    EXPECT(b->is.kind == f.kind && b->is.shape.n_head == s->is.shape.n_head && b->is.shape.tied == s->is.shape.tied,
+           "%s: kind %d, %lld heads", path, b->is.kind, (long long)b->is.shape.n_head);
     free(b_param);
     free(b_values);
     tensor_map_free(&b_map);
-    import_close(&b);
+    import_close(b);
   }
   free(param);
   free(values);
   tensor_map_free(&map);
-  import_close(&s);
+  import_close(s);
 }
 TEST(import_layouts_agree, "one model in Hugging Face's two layouts, ours and llm.c's gives the same parameters") {
   ix_expect_layouts_agree("dev/fixtures/hf_tiny", "tiny", 3);
@@ -343,14 +346,14 @@ TEST(import_takes_equal_configs,
   ix_directory(dir, "config");
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
   for (const auto &c : cases) {
-    Import s;
     ix_config(dir, c.from, c.to);
-    const bool ok = import_open(&s, dir, &error);
-    EXPECT(ok && s.shape.tied && s.shape.n_layer == 2, "%s: %s", c.to, error.text);
-    EXPECT(ok && (*c.warning ? strstr(s.warning, c.warning) != NULL : !s.warning[0]), "%s: warning '%s'", c.to,
-           s.warning);
-    EXPECT(s.tokenizer[0] == 0, "tokenizer '%s' of a directory without one", s.tokenizer);
-    import_close(&s);
+    Import *s = import_open(dir, NULL, &error);
+    const bool ok = s;
+    EXPECT(ok && s->is.shape.tied && s->is.shape.n_layer == 2, "%s: %s", c.to, error.text);
+    EXPECT(ok && (*c.warning ? strstr(s->is.warning, c.warning) != NULL : !s->is.warning[0]), "%s: warning '%s'", c.to,
+           s->is.warning);
+    EXPECT(ok && s->is.tokenizer[0] == 0, "tokenizer '%s' of a directory without one", s->is.tokenizer);
+    import_close(s);
   }
 }
 
@@ -410,7 +413,7 @@ TEST(import_names_wrong_tensors, "tensors that are missing, extra, misshapen or 
 TEST(import_takes_a_tied_head_twice, "a tied head that is stored nevertheless is the embedding, and accepted") {
   char dir[1024], path[1024];
   static IxModel m;
-  Import s;
+  Import *s;
   TensorMap map;
   int params;
   ix_directory(dir, "model");
@@ -419,9 +422,9 @@ TEST(import_takes_a_tied_head_twice, "a tied head that is stored nevertheless is
   ix_add(&m, "lm_head.weight", ix_find(&m, "transformer.wte.weight"));
   ix_save(&m, ix_path(path, dir, "model.safetensors"), NULL);
   free(ix_import(dir, &s, &map, &params));
-  EXPECT(s.shape.tied, "the head is taken for its own");
+  EXPECT(s->is.shape.tied, "the head is taken for its own");
   tensor_map_free(&map);
-  import_close(&s);
+  import_close(s);
   safetensors_close(&m.file);
 }
 
@@ -471,15 +474,15 @@ TEST(import_needs_the_heads, "a file of ours says its heads, or is rejected") {
     ix_save(&m, path, metadata);
     if (c.word) { ix_rejected(path, c.word, "model.safetensors", NULL); continue; }
     for (const char *named : {(const char *)path, (const char *)dir}) {
-      Import s;
+      Import *s;
       TensorMap map;
       int params;
       free(ix_import(named, &s, &map, &params));
-      EXPECT(s.kind == IMPORT_SAFETENSORS && s.shape.n_head == atoi(c.heads) && s.shape.n_layer == 2 && s.shape.tied,
-             "%s: kind %d, %lld heads", named, s.kind, (long long)s.shape.n_head);
+      EXPECT(s->is.kind == IMPORT_SAFETENSORS && s->is.shape.n_head == atoi(c.heads) && s->is.shape.n_layer == 2 &&
+             s->is.shape.tied, "%s: kind %d, %lld heads", named, s->is.kind, (long long)s->is.shape.n_head);
       EXPECT(!tensor_place(&map, 0, params - 2)->transposed, "a matrix of ours is read transposed");
       tensor_map_free(&map);
-      import_close(&s);
+      import_close(s);
     }
   }
   const char *const metadata[] = {"n_head", "2", NULL};
@@ -546,22 +549,22 @@ TEST(import_other_shape_is_named, "a model requested with other numbers than the
   free(own);
   free(zeros);
   for (const char *path : {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied", (const char *)bin}) {
-    Import s;
     TensorMap map;
     Error error = {};
     int params;
-    REQUIRE(import_open(&s, path, &error), "%s", error.text);
+    Import *s = import_open(path, NULL, &error);
+    REQUIRE(s, "%s", error.text);
     for (int i = 0; i < 2; i++) {
-      ModelShape other = s.shape;
+      ModelShape other = s->is.shape;
       if (i) other.tied = !other.tied;
       else other.n_positions--;
       Param *param = ix_params(other, &params);
-      EXPECT(!import_map(&s, param, params, &map, &error), "%s fits another shape", path);
+      EXPECT(!import_map(s, param, params, &map, &error), "%s fits another shape", path);
       EXPECT(strstr(error.text, i ? "lm_head.weight" : "wpe.weight is ("), "%s", error.text);
       EXPECT(!map.place, "the map is not empty");
       free(param);
     }
-    import_close(&s);
+    import_close(s);
   }
 }
 
@@ -586,13 +589,13 @@ TEST(import_survives_any_bytes,
     const uint8_t before = t->bytes[at];
     t->bytes[at] = (uint8_t)tok_random(&seed);
     tok_write(round % 2 ? path : bin, t->bytes, t->count);
-    Import s;
     error.text[0] = 0;
-    const bool ok = import_open(&s, round % 2 ? dir : bin, &error);
+    Import *s = import_open(round % 2 ? dir : bin, NULL, &error);
+    const bool ok = s;
     EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "rejected with '%s'", error.text);
-    EXPECT(!ok || (s.shape.n_embd >= 1 && s.shape.n_embd % s.shape.n_head == 0), "accepted with %lld heads",
-           (long long)s.shape.n_head);
-    import_close(&s);
+    EXPECT(!ok || (s->is.shape.n_embd >= 1 && s->is.shape.n_embd % s->is.shape.n_head == 0), "accepted with %lld heads",
+           (long long)s->is.shape.n_head);
+    import_close(s);
     t->bytes[at] = before;
   }
   free(values);
@@ -604,18 +607,18 @@ TEST(import_survives_any_bytes,
 TEST(import_tokenizers_agree, "the tokenizer of each fixture, in two forms of files, gives transformers' ids") {
   TokText text = tok_fixture("hf_text.txt"), want = tok_fixture("hf_text.i32");
   for (const char *path : {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied", "dev/fixtures/hf_published"}) {
-    Import s;
     Tokenizer t;
     Error error = {};
     int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids);
-    REQUIRE(import_open(&s, path, &error), "%s", error.text);
-    REQUIRE(tokenizer_load_any(&t, s.tokenizer, &error), "%s", error.text);
+    Import *s = import_open(path, NULL, &error);
+    REQUIRE(s, "%s", error.text);
+    REQUIRE(tokenizer_load_any(&t, s->is.tokenizer, &error), "%s", error.text);
     const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
     EXPECT(count * 4 == (int64_t)want.count && !memcmp(ids, want.bytes, want.count), "%s: %lld ids, or others", path,
            (long long)count);
-    EXPECT(t.vocab_size == s.shape.vocab_size, "%s: %d tokens", path, t.vocab_size);
+    EXPECT(t.vocab_size == s->is.shape.vocab_size, "%s: %d tokens", path, t.vocab_size);
     tokenizer_free(&t);
-    import_close(&s);
+    import_close(s);
     free(ids);
   }
   free(text.bytes);
@@ -627,14 +630,14 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
   for (const char *name : {"hf_tiny", "hf_untied"}) {
     char directory[1024], *header;
     Error error = {};
-    Import s;
+    Import *s;
     TensorMap from, to;
     int params;
     int64_t numel_;
     Param *param = ix_import(ix_path(directory, "dev/fixtures", name), &s, &from, &params);
     TokText want = tok_read(directory, "model.safetensors");
     uint32_t *values = ix_values(&from, param, params, &numel_), *next = values;
-    const bool ok = export_map(&to, "some/where", param, params, &s.shape, F32, &header, &error);
+    const bool ok = export_map(&to, "some/where", param, params, &s->is.shape, F32, &header, &error);
     REQUIRE(ok, "%s", error.text);
     EXPECT(!strcmp(to.path[0], "some/where/model.safetensors") && to.files == 1, "path %s", to.path[0]);
     REQUIRE(to.file_bytes[0] == (int64_t)want.count && to.data_at[0] > 0, "%s: %lld bytes, not %zu", name,
@@ -658,7 +661,7 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
     free(want.bytes);
     tensor_map_free(&from);
     tensor_map_free(&to);
-    import_close(&s);
+    import_close(s);
   }
 }
 
@@ -674,13 +677,14 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
     const TextEnds ends = {i ? 298 : -1, i ? 299 : -1, NULL, NULL, NULL, NULL};
     char *text = export_config_text(shapes[i], &ends, "1.2.3");
     tok_write(ix_path(path, dir, "config.json"), text, strlen(text));
-    Import s;
-    REQUIRE(import_open(&s, dir, &error), "%s", error.text);
+    Import *s = import_open(dir, NULL, &error);
+    REQUIRE(s, "%s", error.text);
     for (const ImportField &f : import_fields)
-      EXPECT(*(int64_t *)((char *)&s.shape + f.offset) == *(int64_t *)((char *)&shapes[i] + f.offset), "%s", f.name);
-    EXPECT(s.shape.tied == shapes[i].tied && s.shape.dropout == shapes[i].dropout && !s.warning[0], "tied %d, '%s'",
-           s.shape.tied, s.warning);
-    import_close(&s);
+      EXPECT(*(int64_t *)((char *)&s->is.shape + f.offset) == *(int64_t *)((char *)&shapes[i] + f.offset), "%s",
+             f.name);
+    EXPECT(s->is.shape.tied == shapes[i].tied && s->is.shape.dropout == shapes[i].dropout && !s->is.warning[0],
+           "tied %d, '%s'", s->is.shape.tied, s->is.warning);
+    import_close(s);
     cJSON *c = cJSON_Parse(text);
     const cJSON *bos = cJSON_GetObjectItem(c, "bos_token_id"), *eos = cJSON_GetObjectItem(c, "eos_token_id");
     EXPECT(i ? bos && eos && bos->valueint == 298 && eos->valueint == 299 : cJSON_IsNull(bos) && cJSON_IsNull(eos),
@@ -823,17 +827,17 @@ TEST_MPI(import_export_any_ranks, 3,
       char own[1024];
       const char *const paths[] = {from, dir, ix_path(own, test_tmp(), "model.safetensors")};
       for (int i = 0; i < 3; i++) {
-        Import s;
+        Import *s;
         TensorMap map;
         int params;
         free(ix_import(paths[i], &s, &map, &params));
-        EXPECT(s.shape.n_head == x.trainer.model.H && s.shape.tied == x.trainer.model.tied, "%s: %lld heads", paths[i],
-               (long long)s.shape.n_head);
+        EXPECT(s->is.shape.n_head == x.trainer.model.H && s->is.shape.tied == x.trainer.model.tied, "%s: %lld heads",
+               paths[i], (long long)s->is.shape.n_head);
         values[i] = ix_values(&map, param, params, &numel_[i]);
         EXPECT(numel_[i] == numel_[0] && !memcmp(values[i], values[0], (size_t)numel_[0] * 4), "%s: other values",
                paths[i]);
         tensor_map_free(&map);
-        import_close(&s);
+        import_close(s);
       }
       for (uint32_t *v : values) free(v);
     }
@@ -884,7 +888,7 @@ static inline uint32_t *corpora_values(const TensorMap *map, const Param *param,
 TEST(corpora_sharded_weights,
      "a checkpoint in two safetensors shards loads bit for bit like the whole, also in a run") {
   char dir[1024], path[1024];
-  Import whole, split;
+  Import *whole, *split;
   TensorMap a, b;
   int params;
   int64_t n, m;
@@ -897,7 +901,7 @@ TEST(corpora_sharded_weights,
   EXPECT(n == m && !memcmp(x, y, sizeof *x * (size_t)n), "other weights");
   free(x), free(y), free(param), free(other);
   tensor_map_free(&a), tensor_map_free(&b);
-  import_close(&whole), import_close(&split);
+  import_close(whole), import_close(split);
   CliRun r;
   const char *const from[] = {"dev/fixtures/hf_tiny", dir}, *const to[] = {"whole", "parts"};
   for (int i = 0; i < 2; i++) {

@@ -48,7 +48,7 @@ static inline uint64_t kill_state_hash(Trainer *t) {
   uint64_t h = 14695981039346656037ull;
   for (int state = 0; state < MAP_STATES; state++)
     for (int p = 0; p < f->lay.params && (state == 0 || (size_t)state <= fsdp_moments(f)); p++) {
-      float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+      float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
       fsdp_read_param(f, (ShardState)state, p, full);
       h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel(&f->lay.param[p]));
       free(full);

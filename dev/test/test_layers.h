@@ -14,7 +14,7 @@ static inline double layers_square(const float *x, const float *less, int64_t n)
 }
 // Of parameter p: its masters, or its gradient.
 static inline float *layers_param(Fsdp *f, ShardState state, int p) {
-  float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float));
+  float *full = (float *)calloc((size_t)param_numel_padded(&f->lay.param[p]), sizeof(float));
   fsdp_read_param(f, state, p, full);
   return full;
 }
@@ -30,9 +30,10 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     float *now = layers_param((Fsdp *)f, STATE_MASTER, p), *grad = layers_param((Fsdp *)f, STATE_GRAD, p);
-    squares[q->unit][0] += layers_square(grad, NULL, param_numel(q));
-    squares[q->unit][1] += layers_square(now, before[p], param_numel(q));
-    squares[q->unit][2] += layers_square(now, NULL, param_numel(q));
+    const int unit = f->lay.place[p].unit;
+    squares[unit][0] += layers_square(grad, NULL, param_numel(q));
+    squares[unit][1] += layers_square(now, before[p], param_numel(q));
+    squares[unit][2] += layers_square(now, NULL, param_numel(q));
     free(now);
     free(grad);
   }

@@ -33,7 +33,7 @@ static inline void lora_compare_state(FamilyRun *x, SafetensorsFile *file, const
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (!q->adapter) continue;
-    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+    float *got = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
     const float *at = got;
     fsdp_read_param(f, state, p, got);
     for (int part = 0; part < q->matrices; part++) {
@@ -163,8 +163,8 @@ TEST_MPI(lora_reduces_adapters_alone, 3,
       for (int u = 0; u < f->lay.units; u++) bytes += unit_wire_numel(&f->lay.unit[u]) * 4;
       for (int p = 0; p < f->lay.params; p++) {
         const Param *q = &f->lay.param[p];
-        adapters += q->adapter ? q->numel_padded * 4 : 0;
-        EXPECT(q->adapter == !q->frozen && (!q->adapter || q->dtype == F32), "%s: %s", kind, q->name);
+        adapters += q->adapter ? param_numel_padded(q) * 4 : 0;
+        EXPECT(q->adapter == !q->frozen && (!q->adapter || f->lay.place[p].dtype == F32), "%s: %s", kind, q->name);
       }
       EXPECT(bytes * world < adapters + f->lay.units * world * 4 * (PARAM_ALIGN_NUMEL * 5), "%s: %lld bytes of "
              "gradients for %lld of adapters", kind, (long long)bytes * world, (long long)adapters);
@@ -217,12 +217,12 @@ TEST(lora_runs_resume_on_their_base,
   // The same shape, one weight another.
   char dir[1024], path[MAP_PATH_BYTES];
   family_copy(dir, "qwen3");
-  Import s;
   Error error = {};
-  REQUIRE(import_open(&s, dir, &error), "%s", error.text);
-  snprintf(path, sizeof path, "%s", s.set.shard[0].path);
-  const int64_t at = s.set.shard[0].file.tensor[0].at;
-  import_close(&s);
+  Import *s = import_open(dir, NULL, &error);
+  REQUIRE(s, "%s", error.text);
+  snprintf(path, sizeof path, "%s", s->set.shard[0].path);
+  const int64_t at = s->set.shard[0].file.tensor[0].at;
+  import_close(s);
   const int fd = open(path, O_WRONLY);
   const float one = 0.125f;
   REQUIRE(fd >= 0 && pwrite(fd, &one, 4, at) == 4, "%s cannot be changed", path);

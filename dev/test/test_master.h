@@ -7,9 +7,9 @@ static inline uint64_t master_states_hash(Fsdp *f) {
   uint64_t h = 14695981039346656037ull;
   for (int s = 0; s <= (int)fsdp_moments(f); s++) for (int p = 0; p < f->lay.params; p++) {
     if (f->lay.param[p].frozen) continue;
-    float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     fsdp_read_param(f, (ShardState)s, p, full);
-    h = fnv_bytes(h, full, sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    h = fnv_bytes(h, full, sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     free(full);
   }
   return h;
@@ -19,7 +19,7 @@ static inline void master_expect_rounded(Fsdp *f, const char *what) {
   Span run;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    if (q->dtype != BF16 || q->frozen || !shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) continue;
+    if (f->lay.place[p].dtype != BF16 || q->frozen || !fsdp_span(f, p, f->mesh.shard.me, &run)) continue;
     float *master = (float *)malloc(sizeof(float) * (size_t)run.numel);
     bf16 *param = (bf16 *)malloc(sizeof(bf16) * (size_t)run.numel);
     f->ctx->ops->copy(f->ctx, param, fsdp_own_stored(f, p, run).data, sizeof(bf16) * (size_t)run.numel);
@@ -127,7 +127,7 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   if (scratch_bytes) t.ctx.workspace_bytes = scratch_bytes;
   for (int p = 0; p < f->lay.params; p++) {
     const int64_t n = param_numel(&f->lay.param[p]);
-    float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float));
+    float *full = (float *)calloc((size_t)param_numel_padded(&f->lay.param[p]), sizeof(float));
     for (int64_t i = 0; i < n; i++) full[i] = master_drawn(p, i);
     fsdp_write_param(f, STATE_MASTER, p, full);
     free(full);
@@ -136,16 +136,16 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   fsdp_step_end(f);
   for (int p = 0; p < f->lay.params; p++) {
     const int64_t n = param_numel(&f->lay.param[p]);
-    float *full = (float *)calloc((size_t)f->lay.param[p].numel_padded, sizeof(float)), some[3];
+    float *full = (float *)calloc((size_t)param_numel_padded(&f->lay.param[p]), sizeof(float)), some[3];
     fsdp_read_param(f, STATE_MASTER, p, full);
     int64_t at = 0;
     while (at < n && f32_bits(full[at]) == master_kept(&f->lay.param[p], p, at)) at++;
     EXPECT(at == n, "%s %s: %s element %lld is %08x, not %08x", ops->name, options, f->lay.param[p].name, (long long)at,
            f32_bits(full[min64(at, n - 1)]), master_kept(&f->lay.param[p], p, min64(at, n - 1)));
-    for (at = n; at < f->lay.param[p].numel_padded; at++)
+    for (at = n; at < param_numel_padded(&f->lay.param[p]); at++)
       EXPECT(f32_bits(full[at]) == 0, "%s %s: padding of %s is not zero", ops->name, options, f->lay.param[p].name);
     Span run;
-    if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && run.numel > 8 &&
+    if (fsdp_span(f, p, f->mesh.shard.me, &run) && run.numel > 8 &&
         run.in_range + 8 <= n) {
       fsdp_get_own(f, STATE_MASTER, p, 5, some, 3);
       for (int i = 0; i < 3; i++)

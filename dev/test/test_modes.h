@@ -303,10 +303,11 @@ static inline CoverRow mode_reference(const CoverRow *r) {
 static inline void mode_expect_frozen(Fsdp *f, const char *what) {
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
+    const int unit = f->lay.place[p].unit, piece = f->lay.place[p].piece;
+    const Piece *c = &f->lay.unit[unit].piece[piece];
     if (!q->frozen) continue;
     for (ShardState state : {STATE_M, STATE_V, STATE_GRAD})
-      EXPECT(!fsdp_piece_state(f, state, q->unit, q->piece), "%s: %s is frozen and has state", what, q->name);
+      EXPECT(!fsdp_piece_state(f, state, unit, piece), "%s: %s is frozen and has state", what, q->name);
     EXPECT(!fsdp_grad(f, p).data && !c->has_master, "%s: %s is frozen and has a gradient or a master", what, q->name);
   }
 }
@@ -593,13 +594,14 @@ TEST(wrap_min_params_is_torchs,
     for (const char *c = k.units; *c; c++) expected += *c == ' ';
     if (!*k.units) expected = 0;
     Param *param = model_params(&m, &params);
-    Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, k.least, &units);
+    ParamPlace *place = param_places(param, params);
+    Unit *unit = units_wrap(place, params, WRAP_MIN_PARAMS, k.least, &units);
     bool root = false;
     for (int i = 0; i < params; i++) {
       char name[64];
       wrap_expected(name, sizeof name, k.units, param[i].name);
       root = root || !strcmp(name, "root");
-      const Unit *u = &unit[param[i].unit];
+      const Unit *u = &unit[place[i].unit];
       EXPECT(!strcmp(u->name, name), "C=%lld min_params:%lld: %s is in unit %s, PyTorch's is %s", (long long)k.C,
              (long long)k.least, param[i].name, u->name, name);
       EXPECT(u->stage == param[i].stage || u->stage == 0, "%s: unit %s is needed in stage %d", param[i].name, u->name,
@@ -609,6 +611,7 @@ TEST(wrap_min_params_is_torchs,
            (long long)k.least, units, expected, root ? " and the root" : "");
     for (int u = 1; u < units; u++) EXPECT(unit[u].stage >= unit[u - 1].stage, "unit %s comes late", unit[u].name);
     free(unit);
+    free(place);
     free(param);
   }
 }
@@ -947,7 +950,7 @@ static inline int64_t sums_read(Fsdp *f, float *to) {
   int64_t n = 0;
   for (int p = 0; p < f->lay.params; p++) {
     if (to) fsdp_read_param(f, STATE_GRAD, p, to + n);
-    n += f->lay.param[p].numel_padded;
+    n += param_numel_padded(&f->lay.param[p]);
   }
   return n;
 }

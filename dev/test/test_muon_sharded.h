@@ -85,7 +85,7 @@ TEST(muon_matrices_are_whole_in_runs,
           if (!owned_run(t.fsdp, x, i, &run)) continue;
           EXPECT(run.in_range == at, "%s: rank %d's run starts at %lld, not %lld", p->name, i, (long long)run.in_range,
                  (long long)at);
-          REQUIRE(shard_run(&t.fsdp->lay.unit[p->unit], p, i, &all), "%s", p->name);
+          REQUIRE(fsdp_span(t.fsdp, x->param, i, &all), "%s", p->name);
           EXPECT(x->first + run.in_range - all.in_range == run.in_piece - all.in_piece, "%s: a run is elsewhere",
                  p->name);
           at += run.numel;
@@ -120,7 +120,7 @@ TEST(muon_takes_the_bytes_stated_here,
     for (int u = 0; u < f->lay.units; u++)
       for (int i = 0; i < f->lay.unit[u].pieces; i++) {
         const Piece *c = &f->lay.unit[u].piece[i];
-        if (f->lay.unit[u].stage && c->like->decay) matrices += round_up(c->numel, 128);
+        if (f->lay.unit[u].stage && c->like->param->decay) matrices += round_up(c->numel, 128);
       }
     const size_t updates = t.run.plan.planned_bytes[MEM_UPDATES] + t.run.plan.planned_bytes[MEM_ORTHOGONAL];
     const size_t none = adamw.run.plan.planned_bytes[MEM_UPDATES] + adamw.run.plan.planned_bytes[MEM_ORTHOGONAL];
@@ -169,14 +169,14 @@ TEST(muon_says_which_parameters_it_has,
 // Values of all parameters in a state, one after the other. All ranks call it.
 static inline float *muon_read(Fsdp *f, ShardState state) {
   int64_t n = 0;
-  for (int p = 0; p < f->lay.params; p++) n += f->lay.param[p].numel_padded;
+  for (int p = 0; p < f->lay.params; p++) n += param_numel_padded(&f->lay.param[p]);
   float *all = (float *)calloc((size_t)n, sizeof(float)), *at = all;
-  for (int p = 0; p < f->lay.params; at += f->lay.param[p++].numel_padded) fsdp_read_param(f, state, p, at);
+  for (int p = 0; p < f->lay.params; at += param_numel_padded(&f->lay.param[p++])) fsdp_read_param(f, state, p, at);
   return all;
 }
 // A step of a whole parameter, in place.
 static inline void muon_plain_step(Ctx *c, const Param *p, float *x, float *m, float *v, float *g, OptimizerArgs a) {
-  const int64_t n = p->numel_padded, rows = p->shape[0] / p->matrices, cols = param_cols(p), one = rows * cols;
+  const int64_t n = param_numel_padded(p), rows = p->shape[0] / p->matrices, cols = param_cols(p), one = rows * cols;
   const Tensor none = {};
   if (!p->decay) a.adamw.weight_decay = a.muon.weight_decay = 0;
   a.adamw.lr_scale = a.muon.lr_scale = p->lr_scale;
@@ -225,7 +225,7 @@ TEST_MPI(muon_step_is_the_plain_step, 4,
       Ctx c = t.ctx;
       c.state = t.host.state;
       int64_t at = 0, numel_ = 0, moved = 0;
-      for (int p = 0; p < f->lay.params; at += f->lay.param[p++].numel_padded)
+      for (int p = 0; p < f->lay.params; at += param_numel_padded(&f->lay.param[p++]))
         muon_plain_step(&c, &f->lay.param[p], want[0] + at, want[1] + at, want[2] + at, g + at, optimizer_args(&o));
       static const char *const names[] = {"parameters", "first moments", "second moments"};
       for (int i = 0; i < 3; i++)

@@ -117,7 +117,7 @@ static inline NotFinite nan_find_only(Trainer *t) {
 }
 // Puts a value into element `at` of parameter p on whoever has it. All ranks call it.
 static inline void nan_into_parameter(Fsdp *f, int p, int64_t at, float value) {
-  float *full = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+  float *full = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
   fsdp_read_param(f, STATE_MASTER, p, full);
   full[at] = value;
   fsdp_write_param(f, STATE_MASTER, p, full);

@@ -48,9 +48,9 @@ static float *chat_step(Trainer *t, const Corpus *corpus, const char *extra, Ste
   trainer_open(t, &o, corpus, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   *r = train_step(t, false);
   int64_t n = 0, at = 0;
-  for (int p = 0; p < t->fsdp->lay.params; p++) n += t->fsdp->lay.param[p].numel_padded;
+  for (int p = 0; p < t->fsdp->lay.params; p++) n += param_numel_padded(&t->fsdp->lay.param[p]);
   float *all = (float *)malloc((size_t)n * sizeof(float));
-  for (int p = 0; p < t->fsdp->lay.params; at += t->fsdp->lay.param[p++].numel_padded)
+  for (int p = 0; p < t->fsdp->lay.params; at += param_numel_padded(&t->fsdp->lay.param[p++]))
     fsdp_read_param(t->fsdp, STATE_MASTER, p, all + at);
   *count = n;
   return all;
@@ -85,7 +85,7 @@ TEST_MPI(chat_mean_is_of_trained_tokens, 1,
   test_options(&o, 1, "%s", world_shapes);
   trainer_open(&t, &o, &plain, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   int64_t at = 0;
-  for (int p = 0; p < t.fsdp->lay.params; at += t.fsdp->lay.param[p++].numel_padded)
+  for (int p = 0; p < t.fsdp->lay.params; at += param_numel_padded(&t.fsdp->lay.param[p++]))
     fsdp_read_param(t.fsdp, STATE_MASTER, p, first + at);
   EXPECT(!memcmp(first, after, (size_t)n * sizeof(float)), "the weights moved");
   trainer_close(&t);
@@ -122,10 +122,10 @@ static double chat_gradients(Trainer *t, const char *options, const Ops *ops, co
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   *n = 0;
-  for (int i = 0; i < t->fsdp->lay.params; i++) *n += t->fsdp->lay.param[i].numel_padded;
+  for (int i = 0; i < t->fsdp->lay.params; i++) *n += param_numel_padded(&t->fsdp->lay.param[i]);
   *grads = (float *)malloc((size_t)*n * sizeof(float));
   float *at = *grads;
-  for (int i = 0; i < t->fsdp->lay.params; at += t->fsdp->lay.param[i++].numel_padded)
+  for (int i = 0; i < t->fsdp->lay.params; at += param_numel_padded(&t->fsdp->lay.param[i++]))
     fsdp_read_param(t->fsdp, STATE_GRAD, i, at);
   return t->host.losses[0] * (double)B;
 }
@@ -157,7 +157,7 @@ TEST_MPI(chat_packed_is_separate, 1,
       for (int k = 0; k < t.fsdp->lay.params; k++) {
         const Param *q = &t.fsdp->lay.param[k];
         double worst = 0, largest = 0;
-        for (int64_t j = at; j < at + q->numel_padded; j++) {
+        for (int64_t j = at; j < at + param_numel_padded(q); j++) {
           largest = fmax(largest, fabs(6.0 * (double)apart[j]));
           worst = fmax(worst, fabs((double)packed[j] - 6.0 * (double)apart[j]));
         }
@@ -165,7 +165,7 @@ TEST_MPI(chat_packed_is_separate, 1,
         EXPECT(worst <= 2e-5 * largest, "%s %s: off by %.3g of its largest, %.3g", ops->name, q->name, worst / largest,
                largest);
         EXPECT(largest > 0, "%s %s: no gradient", ops->name, q->name);
-        at += q->numel_padded;
+        at += param_numel_padded(q);
       }
       trainer_close(&t);
       free(apart);

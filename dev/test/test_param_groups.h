@@ -43,9 +43,9 @@ static inline float *param_groups_step(const Corpus *corpus, const char *extra, 
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   train_step(&t, false);
   int64_t n = 0;
-  for (int p = 0; p < t.fsdp->lay.params; p++) n += t.fsdp->lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) n += param_numel_padded(&t.fsdp->lay.param[p]);
   float *all = (float *)malloc((size_t)n * sizeof(float)), *at = all;
-  for (int p = 0; p < t.fsdp->lay.params; p++, at += param[p - 1].numel_padded) {
+  for (int p = 0; p < t.fsdp->lay.params; p++, at += param_numel_padded(&param[p - 1])) {
     param[p] = t.fsdp->lay.param[p];
     fsdp_read_param(t.fsdp, STATE_MASTER, p, at);
   }
@@ -74,7 +74,7 @@ TEST_MPI(param_groups_are_by_name, 1,
         w[i] = param_groups_step(&corpus, extra, param, &params);
       }
       int64_t at = 0;
-      for (int p = 0; p < params; at += param[p++].numel_padded) {
+      for (int p = 0; p < params; at += param_numel_padded(&param[p++])) {
         const char *name = param[p].name;
         const bool is = !strncmp(name, "wte", 3) || !strncmp(name, "h.0.", 4) || strstr(name, ".c_fc.weight");
         const size_t bytes = (size_t)param_numel(&param[p]) * sizeof(float);

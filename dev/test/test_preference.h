@@ -96,10 +96,10 @@ TEST_MPI(preference_equals_pytorch, 1,
     for (int p = 0; p < t->fsdp->lay.params; p++) {
       const Param *q = &t->fsdp->lay.param[p];
       if (!q->adapter) continue;
-      float *grad = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+      float *grad = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
       const float *at = grad;
       fsdp_read_param(t->fsdp, STATE_GRAD, p, grad);
-      for (int64_t k = 0; k < q->numel_padded; k++) grad[k] *= (float)(R / pairs);
+      for (int64_t k = 0; k < param_numel_padded(q); k++) grad[k] *= (float)(R / pairs);
       for (int part = 0; part < q->matrices; part++) {
         char tensor[160], full[256];
         lora_tensor_name(tensor, &t->model.shape, t->fsdp->lay.param, p, part);

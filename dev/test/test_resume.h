@@ -313,7 +313,7 @@ TEST(weights_decide_the_shapes,
     char *argv[] = {(char *)"test", (char *)k.argument};
     memset((void *)&start, 0, sizeof start);
     start.kind = START_IMPORT;
-    start.shape = shape;
+    start.weights.shape = shape;
     strcpy(start.path, "imp");
     error.text[0] = 0;
     EXPECT(options_parse(&o, &trainer_table, 2, argv, &error), "%s", error.text);

@@ -8,7 +8,7 @@ static float *tokens_values(Trainer *t, const char *name, int64_t *cols) {
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (strcmp(q->name, name)) continue;
-    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+    float *got = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(q));
     fsdp_read_param(f, STATE_MASTER, p, got);
     *cols = param_cols(q);
     return got;

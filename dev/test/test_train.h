@@ -103,7 +103,7 @@ static inline void fixture_compare(Fixture *x, ShardState state, const char *kin
   Fsdp *f = x->trainer.fsdp;
   for (int p = 0; p < f->lay.params; p++) {
     Tensor want = fixture_tensor(x, kind, f->lay.param[p].name, F32);
-    float *got = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
+    float *got = (float *)malloc(sizeof(float) * (size_t)param_numel_padded(&f->lay.param[p]));
     fsdp_read_param(f, state, p, got);
     double worst = 0, largest = 0;
     for (int64_t i = 0; i < numel(want); i++) {
@@ -114,7 +114,7 @@ static inline void fixture_compare(Fixture *x, ShardState state, const char *kin
     }
     EXPECT(worst <= bound * largest, "%s %s%s: off by %.3g of its largest magnitude %.3g, bound %.0e",
            x->trainer.ctx.ops->name, kind, f->lay.param[p].name, worst / largest, largest, bound);
-    for (int64_t i = numel(want); i < f->lay.param[p].numel_padded; i++)
+    for (int64_t i = numel(want); i < param_numel_padded(&f->lay.param[p]); i++)
       EXPECT(got[i] == 0, "%s%s: padding element %lld is %g", kind, f->lay.param[p].name, (long long)i, got[i]);
     free(got);
   }
@@ -267,10 +267,11 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   gpt_forward_backward(&t, Microbatch{0, PASS_TRAIN}, 0);
   fsdp_reduce_wait(t.fsdp);
   int64_t total = 0;
-  for (int p = 0; p < t.fsdp->lay.params; p++) total += t.fsdp->lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) total += param_numel_padded(&t.fsdp->lay.param[p]);
   float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
   const FsdpLayout *lay = &t.fsdp->lay;
-  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
+  for (int p = 0; p < lay->params; at += param_numel_padded(&lay->param[p++]))
+    fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < total; i++) all[i] /= t.run.loss_scale;
   trainer_close(&t);
   return all;

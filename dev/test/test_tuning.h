@@ -93,22 +93,21 @@ TEST(tuning_takes_the_adapters_that_are_for_this_base,
       {type, "\"fine_tune_type\": \"lora\"", "adapters.safetensors", "this is an adapter of MLX"},
       {init, init, "adapters.safetensors", "this is an adapter of MLX"},
       {init, init, "adapter_model.bin", "its weights are in adapter_model.bin"}};
-  Import base;
   char targets[1024];
   Error error = {};
   Lora plain = {}, lora = {};
-  REQUIRE(import_open(&base, "dev/fixtures/family_qwen3", &error) &&
-              lora_config_read(&plain, targets, sizeof targets, "dev/fixtures/lora_qwen3", &error) &&
-              lora_targets(&plain, &base.shape, targets, &error), "%s", error.text);
+  Import *base = import_open("dev/fixtures/family_qwen3", NULL, &error);
+  REQUIRE(base && lora_config_read(&plain, targets, sizeof targets, "dev/fixtures/lora_qwen3", &error) &&
+              lora_targets(&plain, &base->is.shape, targets, &error), "%s", error.text);
   for (const auto &k : cases) {
     error.text[0] = 0;
     const char *dir = tuning_adapter(k.from, k.to, k.weights);
     const bool ok = lora_config_read(&lora, targets, sizeof targets, dir, &error) &&
-                    lora_targets(&lora, &base.shape, targets, &error);
+                    lora_targets(&lora, &base->is.shape, targets, &error);
     EXPECT(ok == !k.says && (ok || strstr(error.text, k.says)), "%s: '%s', expected '%s'", k.to, error.text, k.says);
     EXPECT(!ok || !memcmp(lora.parts, plain.parts, sizeof lora.parts), "%s: targets %s", k.to, targets);
   }
-  import_close(&base);
+  import_close(base);
   Options o;
   options_typed(&o, "--lora_rank 4", &error);
   EXPECT(!error.text[0] && o.lora == 4, "--lora_rank: %s", error.text);

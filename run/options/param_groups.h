@@ -60,11 +60,11 @@ static inline bool params_keep(const Options *o, Param *param, int params, Error
     bool other = false, known = true;
     if (!param_is_of_base(p)) continue;
     for (int k = 0; k < p->matrices; k++, n++) {
-      p->kept[k].type = o->base_dtype == OPT_base_dtype_file ? o->base_types[n] : p->linear ? made : stored;
-      other = other || p->kept[k].type != stored, known = known && p->kept[k].type;
+      p->kept[k] = o->base_dtype == OPT_base_dtype_file ? o->base_types[n] : p->linear ? made : stored;
+      other = other || p->kept[k] != stored, known = known && p->kept[k];
     }
     if (!other || !known || p->row_end || (!p->frozen && run_trains(o))) continue;
-    const int values = block_values(p->kept[0].type);
+    const int values = block_values(p->kept[0]);
     REJECT(o->base_dtype != OPT_base_dtype_file && p->shape[1] % values, "--base_dtype %s: the rows of %s have %lld "
            "numbers, no whole blocks of %d: leave it out", option_word(o, OPT_base_dtype), p->name,
            (long long)p->shape[1], values);

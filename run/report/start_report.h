@@ -425,10 +425,10 @@ static void muon_words(FILE *to, const RunView *run) {
   char name[64], other[64];
   for (int p = 0; p < fsdp_params(f); p++) {
     int alike = 0, before = 0;
-    if (!fsdp_param(f, p)->owned) continue;
+    if (!fsdp_param_state(f, p).owned) continue;
     owned_name(name, sizeof name, fsdp_param(f, p));
     for (int q = 0; q < fsdp_params(f); q++) {
-      if (!fsdp_param(f, q)->owned) continue;
+      if (!fsdp_param_state(f, q).owned) continue;
       owned_name(other, sizeof other, fsdp_param(f, q));
       alike += !strcmp(name, other);
       before += !strcmp(name, other) && q < p;
@@ -695,7 +695,7 @@ static void print_sharding_warnings(const RunView *run) {
            "hosts\n", mixed, fsdp_world(f) / c->mesh.shards);
   bool rounded = false;
   for (int p = 0; p < fsdp_params(f); p++)
-    rounded = rounded || (fsdp_param(f, p)->frozen && fsdp_param(f, p)->dtype != F32);
+    rounded = rounded || (fsdp_param(f, p)->frozen && fsdp_param_state(f, p).dtype != F32);
   if (rounded && !fsdp_has_adapters(f))
     say("warning: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != FP8_OFF ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
