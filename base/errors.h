@@ -1,7 +1,6 @@
 // errors.h: how the program says what is wrong: one line on stderr with the rank, what was asked, what was found, what
 // to do; it ends every rank.
 #pragma once
-#include "base.h"
 #include "text.h"
 
 const char *who_am_i;

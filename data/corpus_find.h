@@ -18,9 +18,6 @@
 #include <limits.h>
 
 #include "data.h"
-#include "kernels/device.h"
-#include "data/files/files.h"
-#include "data/chat/chat.h"
 
 // TextWant: what a file must be: text; lines of JSON; any bytes, taken as text (--data_as text). Text: a text;
 // document: offsets at which documents after the first start. Found: what --data resolves to: texts, or token files by

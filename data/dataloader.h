@@ -22,12 +22,7 @@
 #pragma once
 #include <time.h>
 
-#include "data.h"
-#include "data/chat/chat.h"
-#include "data/files/files.h"
 #include "records_find.h"
-#include "data/tokens/tokens.h"
-#include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 text
 // Counts words, as wc does, and lines; a last line without '\n' counts as one.

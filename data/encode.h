@@ -16,13 +16,8 @@
 //   - A function that can fail because of the user's input returns false with one line in an Error.
 #pragma once
 #include "base/newfile/newfile.h"
-#include <dirent.h>
-#include "data.h"
 #include "kernels/cpu/threads.h"
-#include "data/chat/chat.h"
-#include "data/files/files.h"
 #include "text_stream.h"
-#include "data/tokens/tokens.h"
 #include <fnmatch.h>
 
 // HELD_OUT: one document of this many is for validation. Bytes: of the sample that trains a tokenizer; of a piece that

@@ -3,7 +3,6 @@
 #pragma once
 #include <dlfcn.h>
 
-#include "data.h"
 #include "corpus_find.h"
 
 enum LibraryName { LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD, LIBRARY_SNAPPY };

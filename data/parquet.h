@@ -15,10 +15,7 @@
 // A row of text is returned as its bytes and a zero; one without a value as the byte 0xff, which is never in UTF-8, and
 // a zero. A record is returned as a JSON object and a newline.
 #pragma once
-#include "data.h"
-#include "data/files/files.h"
 #include "library.h"
-#include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 Thrift
 // A place in the bytes of a structure. bad: the bytes ended, or are not Thrift; every value read is 0 from then on.

@@ -2,7 +2,6 @@
 // patterns and directories, and mixed by weights. They are encoded as they are read, by encode.h's functions, and stay
 // in memory, where conversations can be packed whole. Each file may have its own schema and its own file format.
 #pragma once
-#include "data.h"
 #include "encode.h"
 
 // Adds the files that an element of a list names. In a directory, files named val... are for validation, unless

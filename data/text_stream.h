@@ -1,7 +1,6 @@
 // text_stream.h: reads a text from start to end: a file, plain or compressed by gzip or zstd, or a Parquet table
 // (parquet.h): its text column, as rows that each end in a zero byte, or its records, as lines of JSON.
 #pragma once
-#include "corpus_find.h"
 #include "parquet.h"
 
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };

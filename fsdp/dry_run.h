@@ -1,7 +1,6 @@
 // dry_run.h: the sharding layer in a dry run, and the use of the placement that follows from it (fsdp/placement.h).
 // The planning transport, comm_plan, is in fsdp/transport_plan.h.
 #pragma once
-#include "types.h"
 #include "open.h"
 
 // Elements of f->shards.grads before those of stage s.

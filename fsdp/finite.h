@@ -4,9 +4,7 @@
 // A call's outputs are checked after it and its inputs before it. So if an input is found first, no checked call wrote
 // it: it is a parameter.
 #pragma once
-#include "types.h"
 #include "gather.h"
-#include "kernels/ops_loss.h"
 
 static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
   if (dtype == F32) return ((const float *)data)[i];

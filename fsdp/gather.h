@@ -1,12 +1,10 @@
 // gather.h: parameters on their way to the model. A stage is gathered into a slot before it is needed, then waited for,
 // read and released. Where shards are read zero-copy, the same calls move nothing.
 #pragma once
-#include "types.h"
 #include "reduce.h"
 #include "kernels/ops_blocks.h"
 #include "kernels/ops_loss.h"
 #include "kernels/ops_optimizer.h"
-#include "kernels/ops_pointwise.h"
 
 void fsdp_gather(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);

@@ -26,7 +26,6 @@
 // Straight to the owner it would receive (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on
 // equal ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
 #pragma once
-#include "types.h"
 #include "state.h"
 
 // The hosts of ranks [from, from + size), in their order: first[h] is host h's first rank, and first[hosts] the end.

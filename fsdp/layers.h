@@ -6,11 +6,8 @@
 // its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is
 // needed, and memory is read once. All of that is done where the optimizer is: on the host, if it is offloaded.
 #pragma once
-#include "types.h"
 #include "sharded_state.h"
 #include "kernels/norm.h"
-#include "kernels/ops_optimizer.h"
-#include "kernels/ops_pointwise.h"
 
 // The sums of squares that are kept for each unit.
 enum LayerSum { LAYER_GRADIENT, LAYER_CHANGE, LAYER_WEIGHTS };

@@ -6,7 +6,6 @@
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
-#include "types.h"
 #include "hosts.h"
 #include "owned.h"
 #include "placement.h"

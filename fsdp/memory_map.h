@@ -9,7 +9,6 @@
 //                                                          of none
 //     "schedule": [[stage, words, from, to], ...]}         weights whole and in use, gathers, reductions
 #pragma once
-#include "types.h"
 #include "dry_run.h"
 
 static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bool *any) {

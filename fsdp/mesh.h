@@ -9,7 +9,6 @@
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
 #include "types.h"
-#include "kernels/device.h"
 
 // Whether this rank reads rank r's memory directly.
 static inline bool mesh_shares_memory(const Mesh *m, int r) {

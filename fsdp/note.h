@@ -11,7 +11,6 @@
 //   ranks fsdp_phase_begin, fsdp_phase_end  forward, backward, update
 //   note_whole                        a stage's weights may be read: its ops follow
 #pragma once
-#include "types.h"
 #include "record.h"
 
 // Notes that the following calls belong to part `what` of the schedule. Returns the place before. r: NULL: no record.

@@ -1,7 +1,6 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
 // of the plan is taken), recorded if a test asks for it, closed. For dry runs see dry_run.h.
 #pragma once
-#include "types.h"
 #include "update.h"
 
 // Opens or closes all events.

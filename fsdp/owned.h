@@ -15,7 +15,6 @@
 //               are read from it. There are no messages
 //   else        one exchange per round each way, over all ranks; a slot's stage holds the runs
 #pragma once
-#include "types.h"
 #include "state.h"
 #include "kernels/ops_muon.h"
 

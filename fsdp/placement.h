@@ -14,7 +14,6 @@
 //   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. Before their memory is reused the step
 //                 waits for peers: for staging at its start, for a slot at a point that the placement chooses
 #pragma once
-#include "types.h"
 #include "record.h"
 
 // Adds a fixed buffer of `bytes` at offset `at` of its pool. number: its stage or slot. address: where the dry run has

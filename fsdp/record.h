@@ -18,7 +18,6 @@
 // for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>
-#include "types.h"
 #include "state.h"
 
 // ---- the record

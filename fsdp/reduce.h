@@ -9,7 +9,6 @@
 //           adds those of the whole shard group; along hosts, each host in turn adds those of its ranks (hosts.h)
 //   end     the sum is in the own shard, and is passed on to the next replica
 #pragma once
-#include "types.h"
 #include "transport_plan.h"
 #include "kernels/ops_pointwise.h"
 

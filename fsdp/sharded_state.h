@@ -6,11 +6,7 @@
 // upper half of its master, and the lower half is stored beside it (master.cuh). Moments may be stored in bf16. Files
 // have all masters and moments in fp32.
 #pragma once
-#include "types.h"
 #include "gather.h"
-#include "kernels/ops_loss.h"
-#include "kernels/ops_optimizer.h"
-#include "kernels/ops_pointwise.h"
 
 // The context that the optimizer runs in: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }

@@ -1,7 +1,5 @@
 // state.h: short functions over struct Fsdp (types.h) that every part of the sharding layer uses.
 #pragma once
-#include "types.h"
-#include "kernels/ops.h"
 #include "mesh.h"
 #include "units.h"
 

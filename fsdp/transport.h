@@ -19,7 +19,6 @@
 // f->traffic is counted here and in the transports (all-gathers, chain sums, updates, barriers), in reduce.h
 // (reductions, broadcasts of their results) and in sharded_state.h (the small all-gather).
 #pragma once
-#include "types.h"
 #include "layout.h"
 #include "note.h"
 

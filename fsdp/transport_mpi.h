@@ -3,7 +3,6 @@
 // device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies both
 // ways. The host waits for these copies, so such a step cannot be captured. Any number of ranks can share a device.
 #pragma once
-#include "types.h"
 #include "transport_self.h"
 #include "windows.h"
 

@@ -5,7 +5,6 @@
 // All ranks enqueue the same calls in the same order, and each call reaches the device before the next one
 // (collectives.cuh): that order keeps several communicators from deadlock.
 #pragma once
-#include "types.h"
 #include "transport_self.h"
 
 // Whether a group needs a communicator: it has several ranks, or a test wants communicators of one (comms_of_one).

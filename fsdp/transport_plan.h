@@ -3,7 +3,6 @@
 // they return, are ordered more strictly. Traffic is counted as if peers were there. A dry run's watch is called with
 // each DryMove before the accesses that belong to it; predictions compute times from these.
 #pragma once
-#include "types.h"
 #include "transport_mpi.h"
 #include "transport_nccl.h"
 

@@ -1,7 +1,6 @@
 // transport_self.h: one rank alone: it reduces its own contributions; units are read zero-copy, or copied from the
 // host. Also the streams of a device, which the NCCL transport uses, too.
 #pragma once
-#include "types.h"
 #include "transport_updates.h"
 
 // What one device does with streams of its own, over NCCL or alone.

@@ -1,6 +1,5 @@
 // transport_updates.h: Muon's matrices on their way to their owners and back (owned.h), whatever carries them.
 #pragma once
-#include "types.h"
 #include "transport.h"
 
 // A message of a round: `bytes` at `at`, sent to or received from rank `peer`: a run of a matrix, as momenta, or, with

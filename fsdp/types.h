@@ -2,7 +2,6 @@
 // state, struct Fsdp, the table of a transport, records and placements. The file that has a part's functions describes
 // the part.
 #pragma once
-#include "fsdp.h"
 #include "plan.h"
 
 // ---- mesh.h ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@
 // in one memory, each part between its neighbours' parts: then the unit is always whole, without a gather.
 #pragma once
 #include "types.h"
-#include "kernels/device.h"
 
 static inline bool piece_trains(const Piece *c) { return !c->like->param->frozen; }
 // piece_at: bytes of the first n elements of a piece. piece_bytes: bytes of one rank's part.

@@ -4,10 +4,7 @@
 // Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, momenta of the next
 // round are sent to the owners and updates of the round before are sent back.
 #pragma once
-#include "types.h"
 #include "layers.h"
-#include "kernels/ops_muon.h"
-#include "kernels/ops_optimizer.h"
 
 // The optimizer's arguments for a piece: no weight decay if the piece has none; its factor of the learning rate.
 static inline OptimizerArgs piece_args(const Piece *c, OptimizerArgs a) {

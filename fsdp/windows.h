@@ -1,9 +1,7 @@
 // windows.h: memory that the ranks of a host share, for --comm mpi: each rank's window, in which peers read its shards
 // and gradients, and the counters at its start by which they wait for each other.
 #pragma once
-#include "types.h"
 #include "kernels/cpu/threads.h"
-#include <sys/mman.h>
 #include "transport.h"
 
 static inline Control *fsdp_control(const Fsdp *f, int r) { return (Control *)f->mesh.peer[r].window; }

@@ -4,7 +4,6 @@
 // programs that do not know of each other: they rendezvous (rdzv.h), or each would train the whole model, all of them
 // into the same OUT.
 #pragma once
-#include "launch.h"
 #include "rdzv_host.h"
 #include <sys/statvfs.h>
 

@@ -6,7 +6,6 @@
 // which mpirun carries by another way.
 #pragma once
 #include "base/newfile/newfile.h"
-#include "launch.h"
 #include "preflight.h"
 #include <sys/stat.h>
 

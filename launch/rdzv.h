@@ -15,7 +15,6 @@
 //   launch/rdzv_host.h    host 0
 //   launch/rdzv_agent.h   the others
 #pragma once
-#include "launch.h"
 #include "rdzv_agent.h"
 
 // Files that a process may have open: raised for host 0 as far as its connections need it.

@@ -2,7 +2,6 @@
 // and has host 0 prove it, says who it is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's
 // first process, and ends with the job's exit code.
 #pragma once
-#include "launch.h"
 #include "rdzv_host.h"
 
 enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000, RDZV_ASK_MS = 1000 };

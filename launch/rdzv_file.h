@@ -11,7 +11,6 @@
 // host 0 has written. The files are for their owner only (0600), and those of other users are not read.
 #pragma once
 #include "base/newfile/newfile.h"
-#include "launch.h"
 #include "rdzv_where.h"
 #include <dirent.h>
 

@@ -5,7 +5,6 @@
 // there are too many of them, the oldest one of the address that has most is closed; after the plan only a few are
 // kept, for processes that come too late. Each process of host 0's table may connect once.
 #pragma once
-#include "launch.h"
 #include "restart_rules.h"
 #include "rdzv_file.h"
 #include <ctype.h>

@@ -3,7 +3,6 @@
 //
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
-#include "launch.h"
 #include "rdzv_where.h"
 #include <dirent.h>
 #include <sched.h>

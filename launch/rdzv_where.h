@@ -4,7 +4,6 @@
 // local socket without a file: the kernel says which user the other process belongs to, so no token is needed. Else one
 // is.
 #pragma once
-#include "launch.h"
 #include "rdzv_wire.h"
 #include <sys/stat.h>
 #include <arpa/inet.h>

@@ -16,7 +16,6 @@
 // as the first did. After a start that has reached no new checkpoint the next one waits, longer each time; after three
 // such starts in a row there is no further one.
 #pragma once
-#include "launch.h"
 #include "rdzv_local.h"
 
 // What host 0 remembers of a process from one start to the next. here: it took part in the last start. dead: how many

@@ -12,11 +12,8 @@
 // host 0 what it must know. Ranks of an MPI launcher end with it, and only its user can start them again: --restarts is
 // rejected there, with the shell loop to type.
 #pragma once
-#include "launch.h"
 #include "restart_rules.h"
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 // Memory shared by a run and its watching parent. step: the last step done; saved: the last step that has a checkpoint
 // of this run, -1: none; ckpt: the directory of checkpoints, which has only this run's; "": the run has not saved yet.

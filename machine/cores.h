@@ -17,8 +17,6 @@
 // Memory is placed by first touch: the ops that use it write it first, on all threads of their rank, and a rank's part
 // of shared memory is zeroed by its threads alternately, 2 MiB each. Without /sys cores are asked of the CPU.
 #pragma once
-#include "machine.h"
-#include "gpus.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"
 

@@ -1,8 +1,6 @@
 // gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 #pragma once
-#include "machine.h"
 #include "cgroup.h"
-#include "kernels/ops.h"
 #include <dirent.h>
 
 enum { CPU_TABLES = PROCESSOR_ISAS };

@@ -13,11 +13,9 @@
 //   - mpirun ends when nobody reads its stdout. So ranks on its host write directly to its terminal or pipe; ranks on
 //     other hosts cannot, but everything except errors is printed by rank 0.
 #pragma once
-#include <dirent.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include "machine.h"
 #include "gpus.h"
 
 Terminal terminal = {false, false, false, false, STDOUT_FILENO, 0};

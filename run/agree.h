@@ -9,9 +9,6 @@
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
-#include "run/report/report.h"
-#include "run/options/options.h"
-#include "kernels/cuda/nvidia.h"
 #include <dlfcn.h>
 #include <glob.h>
 

@@ -4,9 +4,7 @@
 //   train_options              completes the options, from --config, the same on all ranks
 //   preflight, preflight_main  checks the hosts: at the start of a run, or as the command --preflight
 #pragma once
-#include "run.h"
 #include "rendezvous.h"
-#include "run/options/options.h"
 #include "start.h"
 
 void call_parse(Call *call) {

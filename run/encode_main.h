@@ -1,6 +1,5 @@
 // encode_main.h: the command --encode OUT FILE...: options to data/encode.h.
 #pragma once
-#include "run.h"
 #include "call.h"
 
 int encode_main(Call *call) {

@@ -1,10 +1,7 @@
 // life.h: the life of a run, from its command line to its exit code.
 #pragma once
-#include "run.h"
 #include "call.h"
 #include "not_finite.h"
-#include "saver.h"
-#include "start.h"
 
 struct Run {
   RunView *view;                                 // NULL before run_ready

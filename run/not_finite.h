@@ -6,10 +6,7 @@
 // "First" is in the order of the step's microbatches, whichever rank computes them, then of calls of ops. So the
 // answer, except for the rank, is the same on any number of ranks.
 #pragma once
-#include "run.h"
-#include "run/report/report.h"
 #include "saver.h"
-#include "run/options/options.h"
 
 // What was found, the same on all ranks. rank: the rank that computed it, or, of a parameter or a sum, that holds the
 // element. microbatch: its number in the step, -1: of no single one (a sum); of a parameter, the first microbatch whose

@@ -2,8 +2,6 @@
 // is a run's is detected by its content, before the corpus is read and memory is taken.
 #pragma once
 #include "run.h"
-#include "run/options/options.h"
-#include "run/report/report.h"
 
 // Marks that this program's files have within their first 64 KiB.
 static const char mark_of_export[] = "\"written_by\":\t\"train_gpt_fsdp ";

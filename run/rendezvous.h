@@ -2,7 +2,6 @@
 #pragma once
 #include "run.h"
 #include <poll.h>
-#include "run/options/options.h"
 
 volatile sig_atomic_t stop_asked;
 bool under_mpirun;

@@ -3,7 +3,6 @@
 #pragma once
 #include "base/newfile/newfile.h"
 #include "run.h"
-#include "run/report/report.h"
 
 // What outlives a save, and the save in flight. Rank 0 has all of it; the other ranks what they need to take part.
 // directory: OUT/ckpt; temporary: where the save in flight writes; name: step_N, which it gets when it is whole.

@@ -12,10 +12,8 @@
 //   open_files      what a run writes from its start on
 #pragma once
 #include <dirent.h>
-#include "run.h"
 #include "agree.h"
 #include "out.h"
-#include "run/options/options.h"
 #include "saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };

@@ -1,7 +1,6 @@
 // agree_error.h: an error of one rank ends all of them.
 #pragma once
 #include "watch.h"
-#include "base/base.h"
 #include <signal.h>
 
 // From here on this process ends with exit code `code` even if it crashes: everything is done and printed, except

@@ -8,7 +8,6 @@
 // when its stream comes to it.
 #pragma once
 #include "watch.h"
-#include "base/base.h"
 
 Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}, false};
 

@@ -14,9 +14,7 @@
 // the rank waits for, or 0. stage: 0 outside the blocks, 1 + l block l, -1 none. microbatch: -1 none.
 #pragma once
 #include "base/newfile/newfile.h"
-#include "watch.h"
 #include "flight.h"
-#include "base/base.h"
 
 enum { FLIGHT_PATH_BYTES = 1200 };
 #include <sys/stat.h>

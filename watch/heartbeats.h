@@ -25,15 +25,12 @@
 //     connections.
 //   - The main thread reports about itself in single words (LivenessWords), read and written atomically.
 #pragma once
-#include "watch.h"
-#include "base/base.h"
 #include "base/net/net.h"
 #include "flight_file.h"
 #include "liveness.h"
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>

@@ -1,9 +1,7 @@
 // liveness.h: what the main thread of a rank reports about itself, for the report about a run that hangs. heartbeats.h
 // reads this, and ends such a run.
 #pragma once
-#include "watch.h"
 #include "flight.h"
-#include "base/base.h"
 #include <poll.h>
 #include <sched.h>
 

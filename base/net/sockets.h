@@ -3,12 +3,10 @@
 #include "net.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 // ---- addresses ------------------------------------------------------------------------------------------------------

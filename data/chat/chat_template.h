@@ -6,7 +6,6 @@
 // tokens; a run saves them in its checkpoints.
 #pragma once
 #include "jinja_render.h"
-#include "data/files/files.h"
 
 // ---- templates of ours, data/chat/templates/NAME.jinja
 #define CHAT_TEMPLATES(X) \

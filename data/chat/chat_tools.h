@@ -1,8 +1,6 @@
 // chat_tools.h: growing text; JSON whose numbers keep their spelling, so that 1 and 1.0 differ; white space.
 #pragma once
-#include <cjson/cJSON.h>
 #include "chat.h"
-#include "data/tokenizer/tokenizer.h"
 
 struct ChatText { char *p; size_t n, room; };
 static inline void chat_put(ChatText *t, ChatSpan s) {

@@ -11,9 +11,7 @@
 // A conversation is rendered whole by the model's template (jinja_render.h), and encoded as transformers'
 // apply_chat_template does. The loss mask follows from renderings alone (rendered.h).
 #pragma once
-#include "chat.h"
 #include "rendered.h"
-#include "data/tokenizer/tokenizer.h"
 
 void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
   const char *const ours = chat_template_text(o->template_name);

@@ -5,13 +5,9 @@
 // error of a template ends its rendering: jinja_fail jumps back to where that started, so nothing here owns memory
 // beyond the arena. Texts are UTF-8; positions in them count characters, as in Python.
 #pragma once
-#include "chat.h"
 #include "chat_tools.h"
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <setjmp.h>
-#include <stdarg.h>
 #include <time.h>
 
 // How a template fails: an error of its own or of what it was given, its raise_exception, what is not built in here,

@@ -23,10 +23,7 @@
 // tool_calls, [{name, arguments, text, call}]. text: the arguments if they were a string of JSON; call: the call in
 // OpenAI's format. A record of messages may have tools, or functions, OpenAI's older name.
 #pragma once
-#include "chat.h"
 #include "chat_tools.h"
-#include <cjson/cJSON.h>
-#include <stdlib.h>
 
 // What a record is: messages, with tools or NULL, or prompt and completion, or text. These point into the JSON, except
 // `made` (messages that were made here) and `tools`.

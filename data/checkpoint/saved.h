@@ -17,8 +17,6 @@
 // that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
 // one of the highest step: a run may resume from an earlier step.
 #pragma once
-#include "checkpoint.h"
-#include "data/tensors/tensors.h"
 #include "store.h"
 #include <dirent.h>
 

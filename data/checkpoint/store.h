@@ -18,7 +18,6 @@
 #include "checkpoint.h"
 #include "kernels/cpu/threads.h"
 #include "memory/memory.h"
-#include "data/tensors/tensors.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -12,11 +12,9 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <time.h>
-#include "files.h"
 #include "file_ops.h"
 #include "file_kinds.h"
 #include "counter_random.h"
-#include "kernels/device.h"
 
 static FileHook file_hook;                       // NULL except in tests
 static inline bool file_allowed(FileOp op, const char *path) {

@@ -1,10 +1,8 @@
 // mapped.h: what readers of data share: warnings, files that are mapped, and the sorted names in a directory.
 #pragma once
-#include <dirent.h>
 #include <limits.h>
 #include <sys/mman.h>
 #include "disk.h"
-#include "file_kinds.h"
 
 bool data_format(char *out, size_t out_bytes, const char *fmt,
                  ...) {

@@ -4,7 +4,6 @@
 // --base_dtype nf4 makes. Files of bitsandbytes have the scales in tensors of their own (nf4.h).
 #pragma once
 #include "gguf.h"
-#include "kernels/ops.h"
 
 static const GgmlType ggml_types[] = {
     {0, "F32", F32, 1, 4, NULL}, {1, "F16", F16, 1, 2, NULL}, {30, "BF16", BF16, 1, 2, NULL},

@@ -9,10 +9,6 @@
 // a small multiple of the header's bytes, time is O(n log n).
 #pragma once
 #include "gguf.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <unistd.h>
 
 enum { GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MAX = 1 << 28 };
 struct GgufReader {

@@ -1,10 +1,7 @@
 // exports.h: exports models for other programs: the places of tensors in a file, and the texts that save_pretrained and
 // PEFT write beside it.
 #pragma once
-#include "models.h"
-#include "interchange.h"
 #include "lora.h"
-#include "data/chat/chat.h"
 
 // One tensor of an exported file, before it is placed.
 struct ExportTensor { char name[FAMILY_NAME_BYTES]; int param, part; };

@@ -10,9 +10,7 @@
 // NanoChat's RoPE rotates by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q
 // and k exchanged, a rotation by plus the angle gives the same scores: family_turns_back.
 #pragma once
-#include "models.h"
 #include "import_config.h"
-#include "data/tensors/tensors.h"
 
 // A class of transformers: which parts of the architecture it fixes, and its defaults for absent fields of config.json:
 // tied, theta, head_size (0: hidden_size / heads), cap. If the number of KV heads is absent, Llama and NanoChat have as

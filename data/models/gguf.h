@@ -6,7 +6,6 @@
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
 #include "base/newfile/newfile.h"
-#include "models.h"
 #include "exports.h"
 
 enum { GGUF_BLOCK = 32 };                        // numbers that share a scale in Q8_0

@@ -3,9 +3,7 @@
 //
 // What would change the function that is computed, and no field of a config.json says, is rejected by its key.
 #pragma once
-#include "models.h"
 #include "families.h"
-#include "data/tensors/tensors.h"
 
 // The name of part `part` of a parameter. GPT-2's q, k and v are one tensor, and it has no gate. "": none is like it.
 static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool gpt2) {

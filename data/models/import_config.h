@@ -2,7 +2,6 @@
 // files: what does not fit is one line with file, field or tensor, what was expected, what was found.
 #pragma once
 #include "models.h"
-#include "data/tensors/tensors.h"
 
 static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};    // this program's rate: last
 struct ImportText { char text[96]; };

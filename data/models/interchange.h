@@ -17,12 +17,8 @@
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
-#include "models.h"
 #include "gguf_import.h"
-#include <math.h>
-#include "families.h"
 #include "published.h"
-#include "data/tensors/tensors.h"
 
 struct Import {
   ImportFacts is;

@@ -1,7 +1,6 @@
 // lora.h: adapters by the names that PEFT and the models' files use, and PEFT's directory of an adapter:
 // adapter_config.json and adapter_model.safetensors. Written as PEFT 0.21 reads it.
 #pragma once
-#include "models.h"
 #include "interchange.h"
 #include "kernels/lora.cuh"
 #include <ctype.h>

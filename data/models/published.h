@@ -2,8 +2,6 @@
 // tokens, chat templates, how to generate.
 #pragma once
 #include "models.h"
-#include "data/chat/chat.h"
-#include "data/files/files.h"
 
 // What a published directory says beside its weights that an export of a model fine-tuned from it says too: of each
 // file of `published_files` all, or these keys. NULL: nothing. To be deleted by the caller.

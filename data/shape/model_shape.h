@@ -2,7 +2,6 @@
 // trainer describe models by it.
 #pragma once
 #include "shape.h"
-#include "kernels/ops.h"
 
 static inline double lora_scale(const Lora *l) {
   return l->alpha / (l->by_root ? sqrt((double)l->rank) : (double)l->rank);

@@ -1,6 +1,5 @@
 // params.h: which parameters a model has: a program's table of them (ParamTable) and a shape give their list.
 #pragma once
-#include "shape.h"
 #include "model_shape.h"
 
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)

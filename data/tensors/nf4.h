@@ -7,7 +7,6 @@
 // That is what bitsandbytes' dequantize_4bit gives in fp32 (bitsandbytes 0.50, functional.py; QLoRA, Dettmers et al.
 // 2023). Only NF4 is read; FP4 and other packings are rejected by name.
 #pragma once
-#include "tensors.h"
 #include "safetensors_set.h"
 
 static const float nf4_code[16] = {

@@ -18,7 +18,6 @@
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
 #include "tensors.h"
-#include "kernels/device.h"
 #include <sys/mman.h>
 
 // The reference implementation's limit.

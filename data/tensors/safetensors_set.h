@@ -3,7 +3,6 @@
 //
 // Every function that can fail returns false and leaves one line in `error`. Call set_close in any case.
 #pragma once
-#include "tensors.h"
 #include "safetensors.h"
 #include "tensor_map.h"
 

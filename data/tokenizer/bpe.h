@@ -29,10 +29,8 @@
 #pragma once
 #include <stdbool.h>
 
-#include "tokenizer.h"
 #include "kernels/cpu/threads.h"
 #include "nfc.h"
-#include "unicode.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
 

@@ -5,7 +5,6 @@
 // Source: Unicode Standard Annex 15 (decomposition, canonical order, composition, quick check).
 #pragma once
 
-#include "tokenizer.h"
 #include "unicode.h"
 
 static inline void nfc_work_free(NfcWork *w) {

@@ -8,7 +8,6 @@
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
 #pragma once
-#include "tokenizer.h"
 #include "data/gguf/gguf.h"
 #include "bpe.h"
 

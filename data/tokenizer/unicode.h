@@ -5,9 +5,6 @@
 // unicode_decomposed, unicode_composed.
 #pragma once
 #include "tokenizer.h"
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 
 // As the GPT-2 pre-tokenizer asks: letter (general category L*), number (N*), space (property White_Space), other.
 enum UnicodeClass { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };

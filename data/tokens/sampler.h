@@ -1,6 +1,5 @@
 // sampler.h: which samples make a microbatch, how conversations are packed, and the windows of an evaluation.
 #pragma once
-#include "tokens.h"
 #include "token_files.h"
 
 void packing_free(Packing *p) {

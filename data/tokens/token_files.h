@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 
 #include "tokens.h"
-#include "data/files/files.h"
 
 // ================================================================================================ 1 a split
 size_t split_bytes(const Split *s) {

@@ -5,10 +5,7 @@
 //   save_model             # alone, as on the command line
 //   prompt = "a #, a \"quote\",\n and \x01"     or 'as it is'
 #pragma once
-#include "options.h"
 #include "option_values.h"
-#include "version.h"
-#include <ctype.h>
 
 enum { CONFIG_MOST_BYTES = 1 << 20 };
 

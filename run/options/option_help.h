@@ -1,8 +1,6 @@
 // option_help.h: --help prints the options most people need; --help all, every option; --help NAME, one option.
 #pragma once
-#include "options.h"
 #include "option_values.h"
-#include "version.h"
 #include <gnu/libc-version.h>
 
 // The short page: at most 50 lines of 80 columns.

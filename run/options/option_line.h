@@ -1,7 +1,6 @@
 // option_line.h: translates a command line of llm.c (short options) or nanoGPT (--init_from scratch or resume) to a
 // whole command line of this program, so that nobody has to correct one option after the other.
 #pragma once
-#include "options.h"
 #include "option_values.h"
 #include <limits.h>
 

@@ -1,7 +1,6 @@
 // option_table.h: every option, once. The struct, the parser, --help, the printed configuration, options.txt and the
 // checkpoint's record of them follow from it (option_values.h). And the presets of --model.
 #pragma once
-#include "fsdp.h"
 #include "data/models/models.h"
 
 // What a resumed run does with an option.

@@ -4,10 +4,7 @@
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once
-#include "options.h"
-#include "kernels/device.h"
 #include "option_names.h"
-#include "option_table.h"
 #include <ctype.h>
 
 const OptionSpec option_specs[OPTION_COUNT] = {

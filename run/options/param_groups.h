@@ -3,7 +3,6 @@
 // with equal settings are together, and one call of the optimizer's op updates them.
 #pragma once
 #include <fnmatch.h>
-#include "options.h"
 #include "option_values.h"
 
 // Removes the spaces in a list: no name has one, but lists are often written with them.

@@ -1,6 +1,5 @@
 // program.h: a model's shape from options, and back.
 #pragma once
-#include "options.h"
 #include "option_values.h"
 
 // The block that resolved options describe.

@@ -1,10 +1,6 @@
 // resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
 // rejected; report_reject does this for options about what a run does and reports, sharding.h for those of sharding.
 #pragma once
-#include "options.h"
-#include "option_values.h"
-#include "param_groups.h"
-#include "program.h"
 #include "sharding.h"
 #include "sm_margin.h"
 

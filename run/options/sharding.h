@@ -2,11 +2,8 @@
 // names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is rejected by name, before anything
 // is allocated. What the device must support is checked in run/agree.h.
 #pragma once
-#include "options.h"
-#include "option_values.h"
 #include "param_groups.h"
 #include "program.h"
-#include "version.h"
 #include "fsdp/plan.h"
 
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};

@@ -3,9 +3,7 @@
 // cuBLASLt's heuristic is told the number as well, and its choice of kernel changes last bits. So the number follows
 // from the option and the model of the GPU, never from the number of ranks.
 #pragma once
-#include "options.h"
 #include "option_values.h"
-#include "kernels/cuda/nvidia.h"
 
 enum { SM_MARGIN_AUTO = -1, SM_MARGIN_WRONG = -2, SM_MARGIN_MAX = 1000 };
 static inline int sm_margin_parse(const char *text) {

@@ -2,7 +2,6 @@
 // may use static memory. A piece leaves its result in memory that the processes share.
 #pragma once
 #include "plan.h"
-#include "kernels/device.h"
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

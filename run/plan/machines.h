@@ -2,7 +2,6 @@
 // measurements, and the shares of them that a training reaches.
 #pragma once
 #include "plan.h"
-#include "kernels/cuda/nvidia.h"
 
 // The kernels that attention has (kernels/attention_cuda.cuh); of a CPU all are ATTENTION_PLAIN.
 enum AttentionKind { ATTENTION_PLAIN, ATTENTION_MMA, ATTENTION_WGMMA, ATTENTION_KINDS };

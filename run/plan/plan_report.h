@@ -1,9 +1,7 @@
 // plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON. Nothing is started:
 // it needs no GPU, no MPI and no corpus. docs/plan.md is its page.
 #pragma once
-#include "plan.h"
 #include "plan_worlds.h"
-#include "run/report/report.h"
 
 // The plan of another number of ranks, `world`. bytes: of a rank; needs: bytes that a GPU must have, or a host for all
 // its CPU ranks; step_s, tokens_s: predicted, 0 without --on; rejected: "", or why training rejects this number.

@@ -9,10 +9,8 @@
 // Options that were given stay as they are, and so do the sequences of a step, so that all rows train the same, except
 // for --dtype, which changes results. Offloading is tried only if nothing fits without: it is never faster.
 #pragma once
-#include "plan.h"
 #include "fork_work.h"
 #include "plan_report.h"
-#include "run/run.h"
 #include <malloc.h>
 
 // ================================================================================================ 1 axes

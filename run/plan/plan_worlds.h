@@ -7,10 +7,7 @@
 //   3 fits       the largest batch and the longest sequence, by plans of them
 //   4 worlds     the same options on another number of ranks
 #pragma once
-#include "plan.h"
-#include "run/run.h"
 #include "predict.h"
-#include "run/options/options.h"
 #include "kernels/workspace.h"
 
 // ================================================================================================ 1 options

@@ -9,10 +9,7 @@
 // An op takes max(FLOPs / rate, bytes / bandwidth) + launch. A call on a stream starts when the call before it has
 // ended; events order streams as they do on the device. docs/plan.md describes this model.
 #pragma once
-#include "plan.h"
 #include "machines.h"
-#include "run/options/options.h"
-#include "run/report/report.h"
 
 // ================================================================================================ 1 work
 enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_COPIES,

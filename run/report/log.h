@@ -2,8 +2,6 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
-#include "report.h"
-#include "run/options/options.h"
 #include "report_html.h"
 #include "start_report.h"
 #include "tensorboard.h"

@@ -5,7 +5,6 @@
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
 #include "base/newfile/newfile.h"
-#include "report.h"
 #include "report_page.h"
 #include <time.h>
 

@@ -8,7 +8,6 @@
 //   ts, dur    microseconds, multiplied by 1000 and cut off after the point: a number a little below its nanosecond
 //              would make spans overlap that only touch, and the second would be dropped. So a 2 follows three digits
 #pragma once
-#include "report.h"
 #include "trace.h"
 
 // Every trace starts with this text; a file that does not is not overwritten.

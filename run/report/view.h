@@ -1,7 +1,5 @@
 // view.h: figures of a run that the startup log, reports and files need, whatever its model computes.
 #pragma once
-#include "report.h"
-#include "run/options/options.h"
 #include "trace_file.h"
 
 Device device_of(const Ops *ops) {
