@@ -13,7 +13,6 @@
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
 #include <ctype.h>
-#include <dirent.h>
 #include <glob.h>
 #include <limits.h>
 
@@ -256,18 +255,16 @@ static inline bool name_is_split(const char *name) {
 }
 static inline Directory directory_look(const char *path, DirectoryUse use) {
   Directory d = {};
-  char lower[NAME_MAX + 1];
-  DIR *dir = opendir(path);
-  for (const dirent *entry; dir && (entry = readdir(dir));) {
-    const char *name = entry->d_name;
+  directory_each(path, [&](const char *name, const char *at) {
+    char lower[NAME_MAX + 1];
     struct stat st;
     size_t n = 0;
-    if (name[0] == '.') continue;
+    if (name[0] == '.') return;
     for (; name[n] && n < NAME_MAX; n++) lower[n] = (char)tolower((unsigned char)name[n]);
     lower[n] = 0;
     DirectoryPart part = name_part(name);
     const bool spelled = part == HAS_OTHERS && name_part(lower) != HAS_OTHERS;
-    if (fstatat(dirfd(dir), name, &st, 0)) part = HAS_NOTHING;
+    if (stat(at, &st)) part = HAS_NOTHING;
     else if (S_ISDIR(st.st_mode)) part = HAS_DIRECTORIES;
     else if (!S_ISREG(st.st_mode)) part = HAS_SPECIAL;
     else if (name_is_note(name)) part = HAS_NOTES;
@@ -278,8 +275,7 @@ static inline Directory directory_look(const char *path, DirectoryUse use) {
     else if (use == DIRECTORY_SPLITS && part < HAS_TOKENS && !name_is_split(name) && part != HAS_TABLES)
       part = HAS_UNUSED;
     if (!d.count[part]++ || strcmp(name, d.first[part]) < 0) data_format(d.first[part], sizeof *d.first, "%s", name);
-  }
-  if (dir) closedir(dir);
+  });
   return d;
 }
 // Fails if a directory has two kinds of files that could be trained on; adds a warning of the files that are left out.

@@ -542,32 +542,29 @@ static const char encode_mark[] = "{\"encoding\":\"";
 static inline bool encode_check_out(const Encoding *c, Error *e) {
   char path[PATH_MAX], found[PATH_MAX] = "";
   data_format(path, sizeof path, "%s/encode.json", c->out);
-  DIR *dir = file_has_mark(path, encode_mark, true) ? NULL : opendir(c->out);
-  for (dirent *d; dir && (d = readdir(dir));)
-    for (const char *name : {"encode.json", "tokenizer.json", "train_[0-9]*.bin*", "val_[0-9]*.bin*"})
-      if (!fnmatch(name, d->d_name, 0)) data_format(found, sizeof found, "%s/%s", c->out, d->d_name);
-  if (dir) closedir(dir);
+  if (file_has_mark(path, encode_mark, true)) return true;
+  directory_each(c->out, [&](const char *name, const char *at) {
+    for (const char *ours : {"encode.json", "tokenizer.json", "train_[0-9]*.bin*", "val_[0-9]*.bin*"})
+      if (!fnmatch(ours, name, 0)) data_format(found, sizeof found, "%s", at);
+  });
   return !found[0] || fail_with(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
                                 "it: name another directory", found);
 }
 // Removes temporary files that a killed process left, and, if `parts`, the .part files of shards that are complete.
 static inline void encode_tidy(const Encoding *c, bool parts) {
-  char path[PATH_MAX], part[PATH_MAX];
-  DIR *dir = opendir(c->out);
-  for (dirent *d; dir && (d = readdir(dir));) {
+  directory_each(c->out, [&](const char *name, const char *path) {
+    char part[PATH_MAX];
     bool left = false, open = false;
-    for (const char *name : {"encode.json.tmp*", "tokenizer.json.tmp*", "train_[0-9]*.bin.tmp", "val_[0-9]*.bin.tmp",
+    for (const char *ours : {"encode.json.tmp*", "tokenizer.json.tmp*", "train_[0-9]*.bin.tmp", "val_[0-9]*.bin.tmp",
                              "train_[0-9]*.bin.part", "val_[0-9]*.bin.part"})
-      left = left || !fnmatch(name, d->d_name, 0);
-    if (!left || (!parts && name_ends(d->d_name, ".part"))) continue;
-    data_format(path, sizeof path, "%s/%s", c->out, d->d_name);
+      left = left || !fnmatch(ours, name, 0);
+    if (!left || (!parts && name_ends(name, ".part"))) return;
     for (const EncodeShards &s : c->shards) {
       encode_shard_path(c, &s, ".part", part);
       open = open || !strcmp(part, path);
     }
     if (!open) unlink(path);
-  }
-  if (dir) closedir(dir);
+  });
 }
 static inline bool encode_save(Encoding *c, Error *e) {
   char path[PATH_MAX], part[PATH_MAX], *text = NULL;

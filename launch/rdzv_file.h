@@ -12,7 +12,6 @@
 #pragma once
 #include "base/newfile/newfile.h"
 #include "rdzv_where.h"
-#include <dirent.h>
 
 enum { RDZV_FILE_MAX = 4096 };
 static const char RDZV_FILE_NAME[] = "train_gpt_fsdp.rdzv";
@@ -155,17 +154,13 @@ static inline bool rdzv_file_answer(RdzvOffer *o, char *text, int *listener, int
 }
 // Looks for processes that have come since, opens sockets for them and says where these are.
 static inline void rdzv_file_look(const RdzvWhere *w, RdzvOffer *o, int *listener, int *listeners) {
-  char begin[120], path[1300], text[RDZV_FILE_MAX];
+  char begin[120], text[RDZV_FILE_MAX];
   bool opened = false;
   snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
-  DIR *dir = opendir(w->dir);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    if (strncmp(e->d_name, begin, strlen(begin)) || rdzv_number(e->d_name + strlen(begin)) < 0) continue;
-    snprintf(path, sizeof path, "%s/%s", w->dir, e->d_name);
-    if (!rdzv_file_text(path, text)) continue;
-    opened = rdzv_file_answer(o, text, listener, listeners) || opened;
-  }
-  if (dir) closedir(dir);
+  directory_each(w->dir, [&](const char *name, const char *path) {
+    if (strncmp(name, begin, strlen(begin)) || rdzv_number(name + strlen(begin)) < 0) return;
+    if (rdzv_file_text(path, text)) opened = rdzv_file_answer(o, text, listener, listeners) || opened;
+  });
   if (opened) rdzv_offer_write(w, o);
 }
 // Removes the files of this start.
@@ -173,12 +168,9 @@ static inline void rdzv_file_remove(const RdzvWhere *w, const RdzvOffer *o) {
   char begin[120], path[1300], text[RDZV_FILE_MAX];
   RdzvOffer now;
   snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
-  DIR *dir = opendir(w->dir);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    snprintf(path, sizeof path, "%s/%s", w->dir, e->d_name);
-    if (!strncmp(e->d_name, begin, strlen(begin))) unlink(path);
-  }
-  if (dir) closedir(dir);
+  directory_each(w->dir, [&](const char *name, const char *inside) {
+    if (!strncmp(name, begin, strlen(begin))) unlink(inside);
+  });
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   if (rdzv_file_text(path, text) && rdzv_offer_parse(&now, text) && !strcmp(now.job, o->job)) unlink(path);
 }

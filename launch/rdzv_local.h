@@ -4,7 +4,6 @@
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
 #include "rdzv_where.h"
-#include <dirent.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -283,11 +282,11 @@ static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
 static inline void rdzv_remove_segments(int64_t job) {
   char part[64];
   snprintf(part, sizeof part, ".%u.%x.", (unsigned)getuid(), (unsigned)job);
-  DIR *dir = job ? opendir("/dev/shm") : NULL;
-  for (dirent *e; dir && (e = readdir(dir));)
-    if ((!strncmp(e->d_name, "vader_segment.", 14) || !strncmp(e->d_name, "sm_segment.", 11)) &&
-        strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
-  if (dir) closedir(dir);
+  if (!job) return;
+  directory_each("/dev/shm", [&](const char *name, const char *path) {
+    const bool segment = !strncmp(name, "vader_segment.", 14) || !strncmp(name, "sm_segment.", 11);
+    if (segment && strstr(name, part)) unlink(path);
+  });
 }
 // Waits wait_ms for ranks to end, kills those that are left, and closes all seats. s->heard stays.
 static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {

@@ -58,14 +58,12 @@ static inline double restart_pause_s(int64_t fruitless) {
 // whole; a run that is killed right then has told nobody.
 static inline int64_t restart_newest(const char *ckpt) {
   int64_t newest = -1;
-  char inside[1400];
-  DIR *dir = opendir(ckpt);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    const int64_t step = strncmp(e->d_name, "step_", 5) ? -1 : rdzv_number(e->d_name + 5);
-    snprintf(inside, sizeof inside, "%.1000s/%.200s/trainer.json", ckpt, e->d_name);
+  directory_each(ckpt, [&](const char *name, const char *path) {
+    const int64_t step = strncmp(name, "step_", 5) ? -1 : rdzv_number(name + 5);
+    char inside[1400];
+    snprintf(inside, sizeof inside, "%.1300s/trainer.json", path);
     if (step > newest && !access(inside, F_OK)) newest = step;
-  }
-  if (dir) closedir(dir);
+  });
   return newest;
 }
 // Whether mpirun's exit code may be that of a rank that died on its own: 4, or 128 + a signal.
@@ -94,15 +92,12 @@ static inline int restart_words(char **to, char (*numbers)[24], int argc, char *
 }
 // Moves OUT/flight-*.json to OUT/lost-START. Hosts that share OUT all do this; each file moves once.
 static inline void rdzv_keep_flights(const char *out, int64_t start) {
-  char from[1400], to[1400];
-  DIR *dir = opendir(out);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    if (strncmp(e->d_name, "flight-", 7)) continue;
-    snprintf(to, sizeof to, "%.1000s/lost-%lld", out, (long long)start);
+  directory_each(out, [&](const char *name, const char *from) {
+    char to[1400];
+    if (strncmp(name, "flight-", 7)) return;
+    const int n = snprintf(to, sizeof to, "%.1000s/lost-%lld", out, (long long)start);
     mkdir(to, 0777);
-    snprintf(to, sizeof to, "%.1000s/lost-%lld/%.200s", out, (long long)start, e->d_name);
-    snprintf(from, sizeof from, "%.1000s/%.200s", out, e->d_name);
+    snprintf(to + n, sizeof to - (size_t)n, "/%.200s", name);
     rename(from, to);
-  }
-  if (dir) closedir(dir);
+  });
 }

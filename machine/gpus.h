@@ -1,7 +1,6 @@
 // gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 #pragma once
 #include "cgroup.h"
-#include <dirent.h>
 
 enum { CPU_TABLES = PROCESSOR_ISAS };
 
@@ -35,16 +34,14 @@ enum { CORE_WATCH_MS = 5000 };
 double core_watch(CoreWatch *w, double now_ms) {
   if (w->since_ms > 0 && now_ms - w->since_ms < CORE_WATCH_MS) return -1;
   uint64_t ran = 0, waited = 0;
-  DIR *tasks = opendir("/proc/self/task");
-  for (dirent *e; tasks && (e = readdir(tasks));) {
+  directory_each("/proc/self/task", [&](const char *, const char *task) {
     char path[300];
     unsigned long long on, off;
-    snprintf(path, sizeof path, "/proc/self/task/%.255s/schedstat", e->d_name);
-    FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+    snprintf(path, sizeof path, "%.255s/schedstat", task);
+    FILE *f = fopen(path, "r");
     if (f && fscanf(f, "%llu %llu", &on, &off) == 2) ran += on, waited += off;
     if (f) fclose(f);
-  }
-  if (tasks) closedir(tasks);
+  });
   const double on = (double)(ran - w->ran_ns), off = (double)(waited - w->waited_ns);
   const bool first = w->since_ms == 0 || ran < w->ran_ns || waited < w->waited_ns;     // fell: a thread ended
   *w = CoreWatch{now_ms, ran, waited};

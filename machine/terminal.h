@@ -165,16 +165,13 @@ static bool mpirun_edits_output(int pid) {
 }
 // Whether process `pid` has this pipe open.
 static bool process_has_pipe(int pid, const struct stat *pipe) {
-  char path[64], inside[384];
+  char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd", pid);
-  DIR *dir = opendir(path);
   bool found = false;
-  for (dirent *e; dir && !found && (e = readdir(dir));) {
+  directory_each(path, [&](const char *, const char *inside) {
     struct stat st;
-    snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
-    found = e->d_name[0] != '.' && !stat(inside, &st) && st.st_dev == pipe->st_dev && st.st_ino == pipe->st_ino;
-  }
-  if (dir) closedir(dir);
+    found = found || (!stat(inside, &st) && st.st_dev == pipe->st_dev && st.st_ino == pipe->st_ino);
+  });
   return found;
 }
 // From here on writes directly to mpirun's terminal or pipe what mpirun would pass on from our `fd`: a pipe without a

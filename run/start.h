@@ -11,7 +11,6 @@
 //   agree_on_options all of the above that is about options; the ranks agree on them
 //   open_files      what a run writes from its start on
 #pragma once
-#include <dirent.h>
 #include "agree.h"
 #include "out.h"
 #include "saver.h"

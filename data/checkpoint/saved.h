@@ -18,7 +18,6 @@
 // one of the highest step: a run may resume from an earlier step.
 #pragma once
 #include "store.h"
-#include <dirent.h>
 
 static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
 static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map has both files");
@@ -325,22 +324,18 @@ static int listed_order(const void *a, const void *b) {          // newest first
 }
 Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t damaged_bytes) {
   Listed *list = NULL;
-  DIR *dir = opendir(directory);
   *count = 0;
   damaged[0] = 0;
-  for (dirent *e; dir && (e = readdir(dir));) {
-    char path[MAP_PATH_BYTES];
+  directory_each(directory, [&](const char *name, const char *path) {
     Error why = {};
     int digits = 0;
-    if (sscanf(e->d_name, "step_%*[0-9]%n", &digits) != 0 || digits < 13 || e->d_name[digits] || digits > 31) continue;
+    if (sscanf(name, "step_%*[0-9]%n", &digits) != 0 || digits < 13 || name[digits] || digits > 31) return;
     list = (Listed *)realloc(list, sizeof(Listed) * (size_t)(*count + 1));
     Listed *l = &list[(*count)++];
-    snprintf(l->name, sizeof l->name, "%.31s", e->d_name);
-    path_join(path, sizeof path, directory, e->d_name);
+    snprintf(l->name, sizeof l->name, "%.31s", name);
     l->serial = checkpoint_serial(path, &l->best, &why);
     if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why.text);
-  }
-  if (dir) closedir(dir);
+  });
   if (*count) qsort(list, (size_t)*count, sizeof *list, listed_order);
   return list;
 }
@@ -358,16 +353,11 @@ bool checkpoint_remove(const char *directory, const char *name) {
   return file_remove(to) && file_remove(from);
 }
 void directory_sweep(const char *directory, const char *const *starts) {
-  DIR *dir = opendir(directory);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    char path[MAP_PATH_BYTES];
+  directory_each(directory, [=](const char *name, const char *path) {
     const char *const *start = starts;
-    while (*start && strncmp(e->d_name, *start, strlen(*start))) start++;
-    if (!*start || e->d_name[strlen(*start) + strspn(e->d_name + strlen(*start), "0123456789_step")]) continue;
-    path_join(path, sizeof path, directory, e->d_name);
-    file_remove(path);
-  }
-  if (dir) closedir(dir);
+    while (*start && strncmp(name, *start, strlen(*start))) start++;
+    if (*start && !name[strlen(*start) + strspn(name + strlen(*start), "0123456789_step")]) file_remove(path);
+  });
 }
 // Sets a link of the directory, for people, to `name`, or removes it if that is NULL. The program uses serials.
 static void checkpoint_link(const char *directory, const char *link, const char *name) {

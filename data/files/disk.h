@@ -6,7 +6,6 @@
 //   - a name that readers look for appears only by rename, after everything under it has reached the disk.
 #pragma once
 #include "base/newfile/newfile.h"
-#include <dirent.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>

@@ -108,14 +108,10 @@ void data_names_add(DataNames *n, const char *name) {
 }
 DataNames data_names(const char *dir, const char *end) {
   DataNames n = {};
-  char path[PATH_MAX];
-  struct stat st;
-  DIR *d = opendir(dir);
-  for (dirent *x; d && (x = readdir(d));)
-    if (x->d_name[0] != '.' && name_ends(x->d_name, end) &&
-        data_format(path, sizeof path, "%s/%s", dir, x->d_name) && !stat(path, &st) && S_ISREG(st.st_mode))
-      data_names_add(&n, x->d_name);
-  if (d) closedir(d);
+  directory_each(dir, [&](const char *name, const char *path) {
+    struct stat st;
+    if (name[0] != '.' && name_ends(name, end) && !stat(path, &st) && S_ISREG(st.st_mode)) data_names_add(&n, name);
+  });
   if (n.count) qsort(n.name, (size_t)n.count, sizeof *n.name, name_order);
   return n;
 }

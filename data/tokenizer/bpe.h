@@ -23,8 +23,6 @@
 //
 // Parts: 1 characters and pre-tokens   2 a table of words   3 a heap   4 merging one pre-token   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
-// Defines: tokenizer_train, _cut, _ids_most, _encode, _begin, _token_bytes,
-// _hash, _free. Needs kernels/cpu/threads.h.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
 #include <stdbool.h>

@@ -6,7 +6,6 @@
 // does not do is rejected with one line.
 //
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
-// Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
 #pragma once
 #include "data/gguf/gguf.h"
 #include "bpe.h"
@@ -24,17 +23,20 @@ __attribute__((format(printf, 3, 4))) static inline bool bpe_reject(Error *error
   return false;
 }
 
+static inline int bpe_compare_added(const void *a, const void *b) {
+  int32_t x = ((const BpeAddedToken *)a)->id, y = ((const BpeAddedToken *)b)->id;
+  return (x > y) - (x < y);
+}
 // A token as the file writes it: an added one as it is, any other with a character for each byte.
 static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *char_of_byte, int32_t id) {
   const uint8_t *p = t->bytes + t->byte_start[id];
   size_t n = t->byte_start[id + 1] - t->byte_start[id];
-  int from = 0, to = t->added_count;                       // added tokens are in the order of ids
-  while (from < to) {
-    int middle = from + (to - from) / 2;
-    if (t->added[middle].id < id) from = middle + 1;
-    else to = middle;
+  BpeAddedToken what = {};                                 // added tokens are in the order of ids
+  what.id = id;
+  if (bsearch(&what, t->added, (size_t)t->added_count, sizeof what, bpe_compare_added)) {
+    json_string(f, p, n, JSON_LETTERS);
+    return;
   }
-  if (from < t->added_count && t->added[from].id == id) { json_string(f, p, n, JSON_LETTERS); return; }
   fputc('"', f);
   for (size_t i = 0; i < n; i++) {
     int c = char_of_byte[p[i]];
@@ -148,22 +150,19 @@ struct BpeLoad {
 
 static inline bool bpe_read_file(BpeLoad *l) {
   struct stat s;
+  int64_t got;
   if (stat(l->path, &s) != 0) return BPE_REJECT(l, "cannot read the tokenizer: %s", strerror(errno));
   if (!S_ISREG(s.st_mode)) return BPE_REJECT(l, "is %s; give the path of a tokenizer.json", file_type_words(s.st_mode));
   if (s.st_size > 1 << 30)
     return BPE_REJECT(l, "has %lld bytes; a tokenizer has less than 1 GiB", (long long)s.st_size);
   free(l->file);
-  l->file_bytes = (size_t)s.st_size;
-  l->file = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   free(l->scratch);
+  l->scratch = NULL;
+  l->file = file_get(l->path, 1 << 30, &got);
+  if (!l->file) return BPE_REJECT(l, "cannot read the tokenizer: %s", strerror(errno));
+  l->file_bytes = (size_t)got;
   l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
-  FILE *f = fopen(l->path, "rb");
-  if (!f) return BPE_REJECT(l, "cannot read the tokenizer: %s", strerror(errno));
-  size_t got = fread(l->file, 1, l->file_bytes, f);
-  fclose(f);
-  if (got != l->file_bytes) return BPE_REJECT(l, "%zu of %zu bytes could be read", got, l->file_bytes);
-  l->file[got] = 0;
-  const char *foreign = file_foreign(l->file, got);
+  const char *foreign = file_foreign(l->file, l->file_bytes);
   return !foreign || BPE_REJECT(l, "is %s", foreign);
 }
 
@@ -183,10 +182,12 @@ const cJSON *bpe_field(const cJSON *object, const char *name) {
   return x && !cJSON_IsNull(x) ? x : NULL;
 }
 
-static inline bool bpe_is_type(const cJSON *object, const char *type) {
-  const cJSON *x = bpe_field(object, "type");
-  return x && cJSON_IsString(x) && strcmp(x->valuestring, type) == 0;
+// Whether a field is this text.
+static inline bool bpe_says(const cJSON *x, const char *name, const char *text) {
+  const cJSON *y = bpe_field(x, name);
+  return cJSON_IsString(y) && !strcmp(y->valuestring, text);
 }
+static inline bool bpe_is_type(const cJSON *object, const char *type) { return bpe_says(object, "type", type); }
 
 static inline bool bpe_is_id(const cJSON *x) {
   return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < INT32_MAX && x->valuedouble == x->valueint;
@@ -194,13 +195,12 @@ static inline bool bpe_is_id(const cJSON *x) {
 
 // A Split that ends every pre-token with its newline.
 static inline bool bpe_is_line_split(const cJSON *x) {
-  const cJSON *pattern = bpe_field(x, "pattern"), *behavior = bpe_field(x, "behavior");
-  const cJSON *plain = bpe_field(pattern, "String"), *regex = bpe_field(pattern, "Regex");
-  bool newline = cJSON_IsString(plain) ? !strcmp(plain->valuestring, "\n")
-                                       : cJSON_IsString(regex) && (!strcmp(regex->valuestring, "\n") ||
-                                                                   !strcmp(regex->valuestring, "\\n"));
-  return bpe_is_type(x, "Split") && newline && cJSON_IsString(behavior) &&
-         !strcmp(behavior->valuestring, "MergedWithPrevious") && cJSON_IsFalse(bpe_field(x, "invert"));
+  const cJSON *pattern = bpe_field(x, "pattern");
+  const bool newline = cJSON_IsString(bpe_field(pattern, "String"))
+                           ? bpe_says(pattern, "String", "\n")
+                           : bpe_says(pattern, "Regex", "\n") || bpe_says(pattern, "Regex", "\\n");
+  return newline && bpe_is_type(x, "Split") && bpe_says(x, "behavior", "MergedWithPrevious") &&
+         cJSON_IsFalse(bpe_field(x, "invert"));
 }
 
 // Rejects a field by its value, as JSON.
@@ -229,24 +229,19 @@ static const struct BpePattern { const char *regex; int digits; BpeCased cased =
 
 // The first of a Sequence of two: a Split after each newline, Digits, or a Split by a pattern above.
 static inline bool bpe_take_split(const BpeLoad *l, const cJSON *x) {
-  const cJSON *regex = bpe_field(bpe_field(x, "pattern"), "Regex"), *behavior = bpe_field(x, "behavior");
+  const cJSON *pattern = bpe_field(x, "pattern");
   l->t->by_line = bpe_is_line_split(x);
   l->t->digits_alone = bpe_is_type(x, "Digits") && cJSON_IsTrue(bpe_field(x, "individual_digits"));
-  if (!bpe_is_type(x, "Split") || !cJSON_IsString(regex) || !cJSON_IsFalse(bpe_field(x, "invert")) ||
-      !cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
+  if (!bpe_is_type(x, "Split") || !cJSON_IsString(bpe_field(pattern, "Regex")) ||
+      !cJSON_IsFalse(bpe_field(x, "invert")) || !bpe_says(x, "behavior", "Isolated"))
     return l->t->by_line || l->t->digits_alone;
   for (const BpePattern &p : bpe_patterns)
-    if (!strcmp(p.regex, regex->valuestring)) l->t->digits_together = p.digits, l->t->cased = p.cased;
+    if (bpe_says(pattern, "Regex", p.regex)) l->t->digits_together = p.digits, l->t->cased = p.cased;
   return l->t->digits_together > 0;
 }
 
 // ---- tokenizers by characters: SentencePiece's BPE, as Llama 2's, Mistral 7B's, Gemma's and Phi-3's files have it
 static const char bpe_blank[] = "\xe2\x96\x81";  // BPE_BLANK
-// Whether a field is this text.
-static inline bool bpe_says(const cJSON *x, const char *name, const char *text) {
-  const cJSON *y = bpe_field(x, name);
-  return cJSON_IsString(y) && !strcmp(y->valuestring, text);
-}
 // Gives `take` each part of a Sequence, or what is none. Whether it takes all, and there are no others.
 template <class Take> static inline bool bpe_each(const cJSON *x, const char *list, Take take) {
   if (!x || !bpe_is_type(x, "Sequence")) return !x || take(x);
@@ -412,14 +407,28 @@ static inline bool bpe_find_parts(BpeLoad *l) {
   return true;
 }
 
+// Adds a word to a table. False: it is there.
+static inline bool bpe_table_put(BpeTable *t, const void *word, size_t n, uint64_t value) {
+  BpeWord w;
+  const uint8_t *p = (const uint8_t *)word;
+  const uint64_t hash = bpe_word_key(&w, p, n, p + n);
+  BpeWord *slot = bpe_table_slot(t, &w, hash);
+  w.value = value;
+  const bool there = slot->length;
+  if (!there) bpe_table_add(t, slot, &w, hash);
+  return !there;
+}
+// The value of a word of a table, or -1.
+static inline int32_t bpe_table_get(const BpeTable *t, const void *word, size_t n) {
+  BpeWord w;
+  const uint8_t *p = (const uint8_t *)word;
+  const uint64_t hash = n ? bpe_word_key(&w, p, n, p + n) : 0;
+  const BpeWord *slot = n ? bpe_table_slot(t, &w, hash) : NULL;
+  return slot && slot->length ? (int32_t)slot->value : -1;
+}
 // The id of a text of the vocab, or -1.
 static inline int32_t bpe_id_of_text(const BpeLoad *l, const char *text, size_t bytes) {
-  BpeWord w;
-  const uint8_t *p = (const uint8_t *)text;
-  if (bytes == 0) return -1;
-  uint64_t hash = bpe_word_key(&w, p, bytes, p + bytes);
-  const BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
-  return slot->length ? (int32_t)slot->value : -1;
+  return bpe_table_get(&l->id_of_text, text, bytes);
 }
 
 static inline bool bpe_set_text(BpeLoad *l, const cJSON *id, const char *text) {
@@ -475,14 +484,8 @@ static inline bool bpe_read_texts(BpeLoad *l) {
   cJSON_ArrayForEach(x, l->vocab) {
     if (!x->string || !*x->string || !bpe_is_id(x))
       return BPE_REJECT(l, "%s: '%.40s' has no id", l->vocab_name, x->string ? x->string : "");
-    BpeWord w;
-    const uint8_t *p = (const uint8_t *)x->string;
-    size_t n = strlen(x->string);
-    uint64_t hash = bpe_word_key(&w, p, n, p + n);
-    BpeWord *slot = bpe_table_slot(&l->id_of_text, &w, hash);
-    if (slot->length) return BPE_REJECT(l, "%s: '%.40s' appears twice", l->vocab_name, x->string);
-    w.value = (uint64_t)x->valueint;
-    bpe_table_add(&l->id_of_text, slot, &w, hash);
+    if (!bpe_table_put(&l->id_of_text, x->string, strlen(x->string), (uint64_t)x->valueint))
+      return BPE_REJECT(l, "%s: '%.40s' appears twice", l->vocab_name, x->string);
     t->vocab_size++;
   }
   t->added = (BpeAddedToken *)bpe_resize(NULL, (size_t)cJSON_GetArraySize(l->added), sizeof *t->added);
@@ -508,11 +511,6 @@ static inline bool bpe_read_texts(BpeLoad *l) {
   return true;
 }
 
-static inline int bpe_compare_added(const void *a, const void *b) {
-  int32_t x = ((const BpeAddedToken *)a)->id, y = ((const BpeAddedToken *)b)->id;
-  return (x > y) - (x < y);
-}
-
 // In the order of ids, each id once: saving writes them so, and a search may stop at the first.
 static inline bool bpe_sort_added(const BpeLoad *l) {
   BpeAddedToken *a = l->t->added;
@@ -530,14 +528,6 @@ static inline int bpe_byte_of(const char *text) {
   if (strncmp(text, "<0x", 3) || strlen(text) != 6 || !strchr("0123456789abcdefABCDEF", text[3])) return -1;
   const long byte = strtol(text + 3, &end, 16);
   return end == text + 5 && *end == '>' ? (int)byte : -1;
-}
-// Adds a word to a table, unless it is there.
-static inline void bpe_table_put(BpeTable *t, const uint8_t *p, size_t n, uint64_t value) {
-  BpeWord w;
-  const uint64_t hash = bpe_word_key(&w, p, n, p + n);
-  BpeWord *slot = bpe_table_slot(t, &w, hash);
-  w.value = value;
-  if (!slot->length) bpe_table_add(t, slot, &w, hash);
 }
 // From texts to bytes where byte_fallback is true: what a decoder makes of each token. What is looked for in a text is
 // kept after them.
@@ -681,22 +671,14 @@ static inline bool bpe_index_whole(const BpeLoad *l) {
     bool piece = !is_added || t->added[added].in_vocab;          // whose text is in the alphabet of bytes
     for (size_t i = 0; is_added && i < n; i++) piece = piece && p[i] > ' ' && p[i] <= '~';
     added += is_added;
-    if (!piece || !n) continue;
-    BpeWord w;
-    const uint64_t hash = bpe_word_key(&w, p, n, p + n);
-    w.value = (uint64_t)id;
-    bpe_table_add(&t->whole, bpe_table_slot(&t->whole, &w, hash), &w, hash);
+    if (piece && n) bpe_table_put(&t->whole, p, n, (uint64_t)id);
   }
   return true;
 }
 
 static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char *vocab_name, Error *error) {
   BpeLoad l = {};
-  l.t = t;
-  l.path = path;
-  l.vocab_name = vocab_name;
-  l.error = error;
-  l.all_bytes = true;
+  l.t = t, l.path = path, l.vocab_name = vocab_name, l.error = error, l.all_bytes = true;
   *t = {};
   return l;
 }
@@ -705,10 +687,7 @@ static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char 
 static inline bool bpe_load_end(BpeLoad *l, bool ok) {
   cJSON_Delete(l->root);
   cJSON_Delete(l->made);
-  free(l->file);
-  free(l->scratch);
-  free(l->id_of_text.slots);
-  free(l->text_of_id);
+  for (void *p : {(void *)l->file, (void *)l->scratch, (void *)l->id_of_text.slots, (void *)l->text_of_id}) free(p);
   if (!ok) tokenizer_free(l->t);
   l->t->divides = ok && bpe_divides(l->t);
   return ok;
@@ -881,13 +860,9 @@ static inline void bpe_gguf_merges(FILE *f, const BpeGguf *g) {
   bpe_table_init(&part, 10);
   for (uint64_t i = 0; i < g->count; i++) {
     const GgufText t = gguf_next(&at);
-    if (t.bytes && gguf_item(g->types, i) == BPE_NORMAL) bpe_table_put(&part, (const uint8_t *)t.at, t.bytes, i);
+    if (t.bytes && gguf_item(g->types, i) == BPE_NORMAL) bpe_table_put(&part, t.at, t.bytes, i);
   }
-  const auto has = [&part](const char *p, size_t n) {
-    BpeWord w;
-    const uint64_t hash = bpe_word_key(&w, (const uint8_t *)p, n, (const uint8_t *)p + n);
-    return bpe_table_slot(&part, &w, hash)->length != 0;
-  };
+  const auto has = [&part](const char *p, size_t n) { return bpe_table_get(&part, p, n) >= 0; };
   at = g->tokens->at;
   for (uint64_t i = 0; i < g->count; i++) {
     const GgufText t = gguf_next(&at);
@@ -1078,12 +1053,7 @@ bool tokenizer_scores(const Tokenizer *t, float *score) {
     for (const int32_t of : {id, first})
       for (size_t k = t->byte_start[of]; id != first && k < t->byte_start[of + 1]; k++) ok = ok && t->bytes[k] == ' ';
   }
-  const auto find = [&ids](const uint8_t *p, const uint8_t *end) {
-    BpeWord w;
-    const uint64_t hash = bpe_word_key(&w, p, (size_t)(end - p), end);
-    const BpeWord *slot = bpe_table_slot(&ids, &w, hash);
-    return slot->length ? (int32_t)slot->value : -1;
-  };
+  const auto find = [&ids](const uint8_t *p, const uint8_t *end) { return bpe_table_get(&ids, p, (size_t)(end - p)); };
   for (int id = 0; ok && id < t->vocab_size; id++) {             // and there is one for each way to make it
     const uint8_t *const p = t->bytes + t->byte_start[id], *const end = t->bytes + t->byte_start[id + 1];
     for (const uint8_t *q = p + 1; ok && plain[id] && q < end; q++) {

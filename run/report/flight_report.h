@@ -2,7 +2,6 @@
 // each rank is and at which collective they first differ.
 #pragma once
 #include "report.h"
-#include <dirent.h>
 
 enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MAX = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MAX = 1 << 20 };
 struct FlightRow { double s; FlightKind kind; const char *what; int64_t step; int microbatch, stage, number; };

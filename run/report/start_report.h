@@ -4,7 +4,6 @@
 #include "progress.h"
 #include "view.h"
 #include "kernels/preference.cuh"
-#include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 // The text that `write` prints about the run, malloc'ed.
@@ -737,14 +736,7 @@ static int64_t path_bytes(const char *path, int depth) {
   if (lstat(path, &st) || depth > 8) return 0;
   if (!S_ISDIR(st.st_mode)) return S_ISREG(st.st_mode) ? st.st_size : 0;
   int64_t bytes = 0;
-  DIR *dir = opendir(path);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    char inside[PATH_MAX];
-    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-    const int n = snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
-    if (n > 0 && n < (int)sizeof inside) bytes += path_bytes(inside, depth + 1);
-  }
-  if (dir) closedir(dir);
+  directory_each(path, [&](const char *, const char *inside) { bytes += path_bytes(inside, depth + 1); });
   return bytes;
 }
 // Adds the paths PATH.1, PATH.2, ..., which file_move_aside has made, to the command `rm`, except the one that contains
@@ -756,11 +748,9 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
   const char *base = slash ? slash + 1 : path;
   const size_t n = strlen(base);
   int count = 0, most = 0, number;
-  DIR *dir = opendir(above);
-  for (dirent *e; dir && (e = readdir(dir));)
-    if (!strncmp(e->d_name, base, n) && sscanf(e->d_name + n, ".%d", &number) == 1 && number > most && number < 100000)
-      most = number;
-  if (dir) closedir(dir);
+  directory_each(above, [&](const char *at, const char *) {
+    if (!strncmp(at, base, n) && sscanf(at + n, ".%d", &number) == 1 && number > most && number < 100000) most = number;
+  });
   for (int i = 1; i <= most; i++) {
     struct stat st;
     const int length = snprintf(name, sizeof name, "%s.%d", path, i);

@@ -11,7 +11,6 @@
 #pragma once
 #include "base/newfile/newfile.h"
 #include "report.h"
-#include <dirent.h>
 #include <limits.h>
 #include <time.h>
 
@@ -93,12 +92,10 @@ static const char TENSORBOARD_FILE[] = "events.out.tfevents.";
 static inline long long tensorboard_newest(const char *directory) {
   const size_t n = strlen(TENSORBOARD_FILE);
   long long newest = 0;
-  DIR *dir = opendir(directory);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    const long long at = strncmp(e->d_name, TENSORBOARD_FILE, n) ? 0 : atoll(e->d_name + n);
+  directory_each(directory, [&](const char *name, const char *) {
+    const long long at = strncmp(name, TENSORBOARD_FILE, n) ? 0 : atoll(name + n);
     if (at > newest) newest = at;
-  }
-  if (dir) closedir(dir);
+  });
   return newest;
 }
 // Opens a new event file in `directory`, which is made. first_step > 0: the run continues at that step with what
