@@ -52,6 +52,11 @@ enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };
 void json_chars(FILE *f, const char *text, size_t bytes, int how);
 void json_string(FILE *f, const void *text, size_t bytes, int how);
 static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
+// ,"name":"text"
+static inline void json_words(FILE *f, const char *name, const char *text) {
+  fprintf(f, ",\"%s\":", name);
+  json_text(f, text);
+}
 // ,"name":x with all digits. JSON has no infinity and no NaN: null.
 void json_number(FILE *f, const char *name, double x);
 // A path or an option as a word of a shell's command line, a space before it.

@@ -54,16 +54,11 @@ static inline int chain_before(const Fsdp *f) {
 }
 
 Traffic traffic_add(Traffic x, Traffic y, int sign) {
-  return Traffic{x.gathers + sign * y.gathers,
-                 x.reductions + sign * y.reductions,
-                 x.returns + sign * y.returns,
-                 x.updates + sign * y.updates,
-                 x.small + sign * y.small,
-                 x.gather_bytes + sign * y.gather_bytes,
-                 x.reduce_bytes + sign * y.reduce_bytes,
-                 x.replicate_bytes + sign * y.replicate_bytes,
-                 x.update_bytes + sign * y.update_bytes,
-                 x.small_bytes + sign * y.small_bytes};
+  int64_t a[sizeof x / 8], b[sizeof x / 8];      // all its counters are alike
+  memcpy(a, &x, sizeof x), memcpy(b, &y, sizeof y);
+  for (size_t i = 0; i < sizeof x / 8; i++) a[i] += sign * b[i];
+  memcpy(&x, a, sizeof x);
+  return x;
 }
 
 // Marks on the stream of c that it has reached `code`.

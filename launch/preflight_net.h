@@ -298,9 +298,7 @@ static inline int preflight_lead(PreflightFacts *facts, int world, const Preflig
   return code;
 }
 int preflight_run(const PreflightAsk *ask) {
-  int rank, world;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  const int rank = comm_rank(MPI_COMM_WORLD), world = comm_size(MPI_COMM_WORLD);
   const bool sooner = ask->timeout_s > 0 && ask->timeout_s < PREFLIGHT_DEADLINE_S;
   const double limit_ms = 1e3 * (double)(sooner ? ask->timeout_s : PREFLIGHT_DEADLINE_S);
   PreflightFacts *facts = (PreflightFacts *)calloc(rank ? 1 : (size_t)world, sizeof(PreflightFacts));

@@ -281,8 +281,7 @@ static inline void cores_report(Cores *c, const char *fault, MPI_Comm comm) {
   CoreReport *m = &c->mine;
   const CoreShare *s = &c->share;
   char *words = cores_words(&c->table, s);
-  int rank;
-  MPI_Comm_rank(comm, &rank);
+  const int rank = comm_rank(comm);
   MPI_Comm_size(comm, &c->world);
   *m = CoreReport{"", "", s->threads, s->cores, s->cores ? hwloc_bitmap_weight(s->cpus) : 0, s->left_out,
                   s->outnumbered, s->overlaps, c->table.topology && !c->table.known,
@@ -299,9 +298,7 @@ void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm co
   *c = Cores{};
   const bool read = cores_read_machine(&c->table, &error);
   if (!threads) agree_no_error(comm, error.text, EXIT_MISSING);
-  CoreAsk a = {0, 1, threads, cgroup_cores(""), true, NULL};
-  MPI_Comm_rank(node, &a.rank);
-  MPI_Comm_size(node, &a.ranks);
+  CoreAsk a = {comm_rank(node), comm_size(node), threads, cgroup_cores(""), true, NULL};
   hwloc_bitmap_t mine = cores_mask(&c->table, &a.bind), *masks = cores_masks(mine, node, a.ranks);
   a.mask = masks;
   c->share = cores_deal(&c->table, &a);

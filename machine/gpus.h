@@ -52,9 +52,7 @@ GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
   struct Name { char bus[sizeof p->device[0].bus_id], uuid[sizeof p->device[0].uuid]; };
   struct Seen { int n; Name gpu[MAX_DEVICES]; };
   GpuChoice g = {};
-  int rank, ranks;
-  MPI_Comm_rank(node, &rank);
-  MPI_Comm_size(node, &ranks);
+  const int rank = comm_rank(node), ranks = comm_size(node);
   Seen *all = (Seen *)calloc((size_t)ranks + 1, sizeof(Seen)), *mine = all + ranks;
   mine->n = p->devices;
   for (int i = 0; i < p->devices; i++) {

@@ -1,12 +1,6 @@
 // terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. (metrics.jsonl:
 // run/report/log.h.)
 //
-//   terminal_open          once, at the start: finds out who reads; a reader that goes away does not end the run
-//   say, say_error         whole lines of text; the open line is ended first
-//   say_bytes              a sample, piece by piece
-//   line_draw, line_end    the open line, which is overwritten in place (progress), and its end
-//   terminal_last_signal   a signal that ends the process leaves the cursor at the start of a line
-//
 // Conventions
 //   - control bytes and invalid UTF-8 appear as \x1b (text_escape); a sample's bytes reach files and pipes unchanged.
 //   - after the reader has gone (EPIPE) nothing is printed. Training, metrics.jsonl and checkpoints continue.

@@ -1,11 +1,6 @@
 // agree.h: where a run computes, decided by all ranks together before memory is taken: CPU table or CUDA, which GPU,
 // which transport.
 //
-//   agree_on_ops       the CPU's table of ops: the one of --isa, else the fastest that every rank has
-//   agree_on_precision whether --matmul_precision high is possible on a CPU
-//   agree_on_device    CPU or CUDA; on CUDA one GPU per rank (choose_gpu), equal libraries, --comm self, mpi or nccl,
-//                      and the CPU table of an offloaded optimizer
-//
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
@@ -132,8 +127,7 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   Error why = {};
   Error error = {};
-  int rank;
-  MPI_Comm_rank(comm, &rank);
+  const int rank = comm_rank(comm);
   if (cpu_precision_fits(o, ops, &why)) return;
   if (o->given[OPT_matmul_precision]) fail(&error, "--matmul_precision high: %s", why.text);
   agree_no_error(comm, error.text, fp32 ? EXIT_MISSING : EXIT_USAGE);
@@ -145,9 +139,8 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
 static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
   char why[256] = "";
   Error error = {};
-  int rank, world, lacking, lowest;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
+  int lacking, lowest;
   lacking = gpu->wgmma ? world : rank;
   MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
   if (lowest < world) {
@@ -181,15 +174,14 @@ static bool gpu_is_here() {
   }
   return is;
 }
-// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. All ranks call it.
+// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. On CUDA one GPU per
+// rank, equal libraries, the transport, and the CPU table of an offloaded optimizer. All ranks call it.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
   char why[512] = "";
   Error error = {};
-  int rank, world;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
   if (o->device != OPT_device_cpu) {
     if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
     if (&ops_cuda) snprintf(why, sizeof why, "%s", p.missing);

@@ -1,8 +1,4 @@
 // call.h: what a command of the program needs before it runs: options, or MPI with the other ranks.
-//
-//   call_parse, call_join      reads the command line; starts MPI, and the watch over ranks
-//   train_options              completes the options, from --config, the same on all ranks
-//   preflight, preflight_main  checks the hosts: at the start of a run, or as the command --preflight
 #pragma once
 #include "rendezvous.h"
 #include "start.h"

@@ -21,8 +21,7 @@ Run *run_begin(Call *call, RunStart *to) {
   r->saver = &r->own_saver;
   train_options(call, &r->asked, &r->start);
   preflight(o, true);
-  MPI_Comm_rank(MPI_COMM_WORLD, &to->rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &to->ranks);
+  to->rank = comm_rank(MPI_COMM_WORLD), to->ranks = comm_size(MPI_COMM_WORLD);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, to->rank, MPI_INFO_NULL, &node);
   liveness_phase("looking for devices");
   to->device = agree_on_device(o, MPI_COMM_WORLD, node);
@@ -38,8 +37,7 @@ void run_check(Run *r, Error *error) {
   const Options *o = r->opt;
   if (!error->text[0]) start_check(&r->start, o, &r->corpus, error);
   const Split *chats = &r->corpus.split[SPLIT_TRAIN];
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const int rank = comm_rank(MPI_COMM_WORLD);
   if (!rank && !error->text[0] && o->show_chats && !(chats->documents && r->corpus.has_tokenizer))
     fail(error, "--show_chats needs conversations that are packed whole; this is %.900s", r->corpus.source);
   agree_no_error(MPI_COMM_WORLD, error->text, EXIT_USAGE);

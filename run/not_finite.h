@@ -158,12 +158,9 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
   static const char *const kinds[] = {"nothing", "op", "sum", "loss"};
   fprintf(f, "\"found\":\"%s\",\"what\":", kinds[x->kind]);
   json_text(f, x->what);
-  fprintf(f, ",\"op\":");
-  json_text(f, x->op);
-  fprintf(f, ",\"place\":");
-  json_text(f, x->place);
-  fprintf(f, ",\"host\":");
-  json_text(f, x->host);
+  json_words(f, "op", x->op);
+  json_words(f, "place", x->place);
+  json_words(f, "host", x->host);
   fprintf(f, ",\"microbatch\":%d,\"rank\":%d,\"stage\":%d,\"element\":%lld,\"numel\":%lld,\"count\":%lld,"
           "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");

@@ -1,15 +1,5 @@
 // start.h: what a run starts from: its tokens; and either nothing, a checkpoint to resume (--resume), or weights
 // (--init_from).
-//
-//   start_find      rank 0: which checkpoint, what kind of weights, their shapes
-//   start_share     passes what start_find has found to every rank
-//   start_options   options that were not given become the checkpoint's; options that contradict it are rejected
-//   start_exact     has the saved options name that checkpoint itself
-//   start_check     a resumed run must continue with the same tokens
-//   start_load      weights, optimizer, step into the sharded state
-//   load_corpus     the tokens, read on rank 0, passed to all
-//   agree_on_options all of the above that is about options; the ranks agree on them
-//   open_files      what a run writes from its start on
 #pragma once
 #include "agree.h"
 #include "out.h"
@@ -375,8 +365,7 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, Error
 
 // Gives every rank what rank 0 found. All ranks call it.
 static void start_share(Start *s, MPI_Comm comm) {
-  int rank;
-  MPI_Comm_rank(comm, &rank);
+  const int rank = comm_rank(comm);
   Start own = *s;
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
@@ -826,8 +815,7 @@ static void start_free(Start *s) {
 // Gives every rank the corpus that rank 0 loaded, in one allocation (c->block); only rank 0 keeps the tokenizer.
 // All ranks call it.
 static void corpus_share(Corpus *c, MPI_Comm comm) {
-  int rank;
-  MPI_Comm_rank(comm, &rank);
+  const int rank = comm_rank(comm);
   unsigned long long n = rank ? 0 : corpus_block_bytes(c);
   MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
   char *const block = (char *)malloc(n);
@@ -996,9 +984,8 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
   if (alone) c.data = o->val_data;
   c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
   Error e = {};
-  int rank, world, code = 0;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
+  int code = 0;
   struct sigaction before[LOADING_SIGNALS];
   loading_catch_signals(rank, before);
   if (!rank && o->sample_only && !tokenizer[0]) {
@@ -1098,9 +1085,7 @@ static bool start_spares(const Start *s, const Options *o, Error *error) {
 // them unresolved. All ranks call it.
 static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
   Error error = {};
-  int rank, world;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
   // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
   // OUT has no run, nothing in it is read, and a start that is rejected leaves no .lock there: check_out locks it.
   int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, &error) ? EXIT_LOST : EXIT_MISSING;

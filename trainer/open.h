@@ -194,9 +194,8 @@ static void trainer_plan_close(Trainer *t) {
 static bool batch_fits(const Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                        MPI_Comm comm, MPI_Comm node) {
   static Trainer t;
-  int rank, world, per_host, fits;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
+  int per_host, fits;
   MPI_Comm_size(node, &per_host);
   trainer_plan_as(&t, o, device, rank, world, per_host, threads);
   const bool gpu = device.ops->nccl;
@@ -262,8 +261,7 @@ static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, 
   o->batch_size = o->batch_auto ? 1 : most / world, o->grad_accum = most / world / o->batch_size;
   asked->global_batch = most, asked->batch_size = o->batch_size;
   asked->given[OPT_global_batch] = asked->given[OPT_batch_size] = true;
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const int rank = comm_rank(MPI_COMM_WORLD);
   if (!rank)
     say("warning: a step has %lld sequence%s: the data have %lld\n", (long long)most, most > 1 ? "s" : "",
         (long long)n);
@@ -332,8 +330,7 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, Error *error) {
     return;
   }
   const bool trains = run_trains(o), valid = trainer_evaluates(t, SPLIT_VALID);
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const int rank = comm_rank(MPI_COMM_WORLD);
   if (valid || o->sample_only || (trains && o->eval_every < 0)) return;
   if (!trains && trainer_evaluates(t, SPLIT_TEST)) return;
   if (!trains)

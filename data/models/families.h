@@ -3,10 +3,6 @@
 // tensors; the formulas differ only by choices of struct Architecture. Read from transformers 5.24's configuration and
 // modelling files.
 //
-//   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
-//   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
-//   family_tensor_name                  the tensors that a parameter is in a file: q, k and v, gate and up are apart
-//
 // NanoChat's RoPE rotates by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q
 // and k exchanged, a rotation by plus the angle gives the same scores: family_turns_back.
 #pragma once
@@ -457,6 +453,7 @@ static inline void family_rope_write(cJSON *rope, double theta, const RopeScalin
   if (s->growth > 0) family_float(rope, "llama_4_scaling_beta", s->growth);
   if (s->kind == ROPE_YARN_EXACT) cJSON_AddFalseToObject(rope, "truncate");
 }
+// Writes the fields of config.json as transformers 5 does; those of 4 are read, too.
 static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
   const Architecture *b = &m->block;
   cJSON_AddStringToObject(c, "model_type", f->model_type);

@@ -1,7 +1,5 @@
 // models.h: the public header of data/models/: imports models of other programs and exports models for them: Hugging
 // Face, llm.c, GGUF, adapters.
-//
-// Import: import_open, import_map, import_close. Export: export_map, lora_export_map, export_texts, gguf_write.
 #pragma once
 #include "data/tensors/tensors.h"
 #include "data/shape/shape.h"

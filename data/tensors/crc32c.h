@@ -1,10 +1,6 @@
 // crc32c.h: CRC-32C (Castagnoli), the checksum of iSCSI (RFC 3720, B.4), of ext4 and of the crc32 instruction; and its
 // algebra, by which several writers who each hold some bytes of a block find the checksum of the whole block.
 //
-//   crc32c             the checksum of bytes; chainable
-//   crc32c_part        what some bytes contribute to the checksum of a block, wherever in the block they are
-//   crc32c_of_parts    the checksum of a block from the XOR of the contributions of all its bytes
-//
 // A block of n bytes is a polynomial D over GF(2) of degree below 8 n. Its remainder R = D x^32 mod P is linear in D:
 // disjoint pieces add (XOR), and a piece with k bytes after it counts times x^(8 k). The standard checksum is
 // not(R + F x^(8 n)) with F = 32 ones: the initial value that makes leading zeros count.

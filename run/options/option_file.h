@@ -273,8 +273,7 @@ void take_config(Options *o, MPI_Comm comm) {
   char *text = NULL;
   Error error = {};
   int64_t bytes = -1;
-  int rank;
-  MPI_Comm_rank(comm, &rank);
+  const int rank = comm_rank(comm);
   if (!rank && o->config[0]) text = config_read(o->config, &bytes, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);

@@ -255,14 +255,9 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
   json_bytes(f, "memory_use_bytes", memory_use_words, use, MEMORY_USES);
   fprintf(f, ",\"total_bytes\":%zu,\"device_bytes\":%zu,", memory_planned_total(&c->memory, MEMORY_ALL),
           p->plan.on.gpu ? memory_planned_total(&c->memory, MEMORY_ON_DEVICE) : (size_t)0);
-  fprintf(f, "\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu},", c->placed, c->alive);
-  const Traffic w = c->traffic;
-  fprintf(f, "\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
-          "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
-          "\"update_bytes\":%lld,\"small_bytes\":%lld},", (long long)w.gathers,
-          (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
-          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
-          (long long)w.small_bytes);
+  fprintf(f, "\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", c->placed, c->alive);
+  json_traffic(f, c->traffic);
+  fprintf(f, ",");
   json_bytes(f, "inside_host_bytes", link_words, c->links.inside, LINK_USES);
   fprintf(f, ",");
   json_bytes(f, "between_hosts_bytes", link_words, c->links.between, LINK_USES);
@@ -310,8 +305,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"parameters\":%lld,\"flops_per_token\":%.17g}", m->L, m->H, (long long)m->C,
           (long long)m->P, (long long)m->V, (long long)m->Vp, (long long)m->parameters, m->flops_per_token);
-  fprintf(f, ",\"vocabulary_from\":");
-  json_text(f, plan_data_words(o) ? plan_data_words(o) : "the options");
+  json_words(f, "vocabulary_from", plan_data_words(o) ? plan_data_words(o) : "the options");
   fprintf(f, ",\"step\":{\"tokens\":%.0f,\"sequences\":%lld,\"microbatches\":%lld,\"flop\":%.17g},\"config\":{",
           world_plan_tokens(&p->plan), (long long)o->global_batch, (long long)o->grad_accum, report_flops(p));
   log_config(f, p->run->opt);

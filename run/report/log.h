@@ -43,15 +43,19 @@ void trace_check(const RunView *run, int64_t done, Error *error) {
          "messages; use --comm nccl, or leave it out");
   else trace_reject_steps(run->opt, max64(0, run->steps_total - done), error);
 }
+// Moves aside what an earlier run left at PATH.
+static void log_move_aside(const char *path) {
+  char aside[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
+    say("warning: %s is of an earlier run; it is now %s\n", path, aside);
+}
 // Makes the file of --trace: an earlier trace is moved aside. One line in `error` if the file cannot be written.
 static void log_open_trace(const RunView *run, Error *error) {
   run->trace->from = run->step;
   const char *path = run->trace->path;
-  char aside[OPTION_TEXT_BYTES + 64];
-  struct stat st;
   if (!path[0] || fsdp_rank(run->fsdp)) return;
-  if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
-    say("warning: %s is of an earlier run; it is now %s\n", path, aside);
+  log_move_aside(path);
   FILE *f = file_own(path, false);
   if (f) fclose(f);
   else fail(error, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
@@ -111,10 +115,7 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
   if (fsdp_rank(run->fsdp)) return;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
-  char aside[OPTION_TEXT_BYTES + 64];
-  struct stat st;
-  if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
-    say("warning: %s is of an earlier run; it is now %s\n", path, aside);
+  if (!append) log_move_aside(path);
   log->metrics = file_lines(path, append);
   if (!log->metrics) { fail(error, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
@@ -122,10 +123,9 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, build_id);
   fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp),
           run->ctx->threads);
-  fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);
-  json_text(f, run->device.words);
-  fprintf(f, ",\"corpus\":");
-  json_text(f, run->corpus->source);
+  fprintf(f, ",\"ops\":\"%s\"", run->ctx->ops->name);
+  json_words(f, "device", run->device.words);
+  json_words(f, "corpus", run->corpus->source);
   int64_t text_bytes = 0;
   for (const Split &split : run->corpus->split) text_bytes += split.text_bytes;
   fprintf(f, ",\"text_bytes\":%lld,\"tokenizer_ms\":%.1f,\"encode_ms\":%.1f", (long long)text_bytes,
@@ -135,8 +135,7 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
           (long long)run->steps_per_epoch);
   start_record(f, run);
   if (run_trains(run->opt)) fputc(',', f), run->opt->trainer->memory_map(run, f);
-  fprintf(f, ",\"starts_from\":");
-  json_text(f, from);
+  json_words(f, "starts_from", from);
   fprintf(f, ",\"first_step\":%lld}\n", (long long)run->step + 1);
   if (run_trains(run->opt) && (fflush(f) || ferror(f)))
     fail(error, "cannot write %s: %s", path, strerror(errno));
@@ -338,8 +337,8 @@ void log_eval_file(Log *log, const EvalFileResult *e) {
   }
   say(", %.1f s, %.0f tokens/s\n", e->seconds, (double)e->tokens / e->seconds);
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"eval_file\",\"file\":");
-  json_text(log->metrics, e->path);
+  fprintf(log->metrics, "{\"kind\":\"eval_file\"");
+  json_words(log->metrics, "file", e->path);
   fprintf(log->metrics, ",\"task\":\"%s\",\"style\":\"%s\",\"texts\":%lld,\"tokens\":%lld", e->task,
           e->llmc ? "llmc" : "harness", (long long)e->texts, (long long)e->tokens);
   for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) json_number(log->metrics, number[i].name, number[i].x);
@@ -368,8 +367,7 @@ void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
           "\"ms\":%.3f,\"path\":", (long long)s->step, ok ? "true" : "false", s->best ? "true" : "false",
           (long long)s->bytes, s->pause_ms, s->ms);
   json_text(log->metrics, s->path);
-  fprintf(log->metrics, ",\"error\":");
-  json_text(log->metrics, s->error);
+  json_words(log->metrics, "error", s->error);
   fprintf(log->metrics, "}\n");
   log_flush(log, run);
 }
@@ -421,8 +419,8 @@ static void log_trace(Log *log, const RunView *run) {
   log_trace_stages(run, &x);
   if (!log->metrics) return;
   FILE *f = log->metrics;
-  fprintf(f, "{\"kind\":\"trace\",\"file\":");
-  json_text(f, run->trace->path);
+  fprintf(f, "{\"kind\":\"trace\"");
+  json_words(f, "file", run->trace->path);
   fprintf(f, ",\"first_step\":%lld,\"last_step\":%lld,\"events\":%lld,\"dropped\":%lld", (long long)x.first_step,
           (long long)x.last_step, (long long)x.events, (long long)x.dropped);
   json_number(f, "clocks_within_us", x.within_us);

@@ -107,6 +107,7 @@ const char *count_words(int64_t n);              // 3531519 as 3.53 M, for readi
 // Write every option by name, as keys of an open JSON object; the FSDP units, as elements of an open array.
 void log_config(FILE *f, const void *options);
 void record_units(FILE *f, const RunView *run);
+void json_traffic(FILE *f, Traffic w);           // ,"step_traffic":{...}
 // Prints the size of what earlier runs left in OUT, which was moved aside and is never removed automatically, and the
 // command to remove it. from: a path in use that must stay.
 void report_old_runs(const RunView *run, const char *from);

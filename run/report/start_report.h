@@ -154,17 +154,14 @@ void record_units(FILE *f, const RunView *run) {
   for (int i = 0; i < rows; i++) {
     fprintf(f, "%s{\"first\":", i ? "," : "");
     json_text(f, row[i].x.name);
-    fprintf(f, ",\"last\":");
-    json_text(f, row[i].last);
+    json_words(f, "last", row[i].last);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
             (long long)row[i].x.trained, row[i].x.whole_bytes, row[i].x.rank_bytes);
   }
   free(row);
 }
-static void record_traffic(FILE *f, const RunView *run) {
-  if (!run_trains(run->opt)) return;
-  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
+void json_traffic(FILE *f, Traffic w) {
   fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
           "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
           "\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
@@ -209,7 +206,7 @@ static void start_record(FILE *f, const RunView *run) {
     fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&run->plan, (MemoryUse)k));
   fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", fsdp_placed(run->fsdp).placed,
           fsdp_placed(run->fsdp).alive);
-  record_traffic(f, run);
+  if (run_trains(run->opt)) json_traffic(f, fsdp_formula(run->fsdp, (int)run->opt->grad_accum));
   record_cores(f, run);
   free(sharding);
 }

@@ -381,9 +381,7 @@ static inline void trace_note(const Note *n) {
 // rank's clock, in ns. like: NULL, or for each rank the lowest rank that has the same clock. All ranks of comm call it.
 enum { TRACE_PINGS = 64, TRACE_TAG = 0x7a3 };
 static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const int *like) {
-  int rank, world;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &world);
+  const int rank = comm_rank(comm), world = comm_size(comm);
   if (!rank) clock[0] = TraceClock{0, 0, (double)now()};
   MPI_Barrier(comm);                             // rank 0 has read its clock before any rank notes its first event
   for (int i = 0; i < TRACE_PINGS && rank && (!like || like[rank] == rank); i++) {
