@@ -385,18 +385,20 @@ static inline bool text_hold_out(Found *f, const char *what, Error *e) {
   return true;
 }
 
+static inline void data_directory_of(const char *path, char dir[DATA_PATH_BYTES]) {
+  const char *base = path_base(path);
+  data_format(dir, DATA_PATH_BYTES, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
+}
 // Finds the splits of a single text file.
 static inline bool find_text_file(Found *f, const char *path, Error *e) {
-  char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
-  const char *base = path_base(path);
+  char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES], dir[DATA_PATH_BYTES];
   if (!text_open(&f->text[SPLIT_TRAIN], path, f->warnings, e, f->want)) return false;
   data_format(what, sizeof what, "--data %s: ", path);
   if (!text_hold_out(f, what, e)) return false;
   data_format(f->source, sizeof f->source, "text in %s (--data)", path);
-  char dir[DATA_PATH_BYTES];
-  data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
+  data_directory_of(path, dir);
   for (const char *name : text_names[SPLIT_TRAIN])
-    if (name && !strcmp(name, base) && text_find(dir, SPLIT_VALID, beside, sizeof beside))
+    if (name && !strcmp(name, path_base(path)) && text_find(dir, SPLIT_VALID, beside, sizeof beside))
       data_warning(f->warnings, "%s beside it is not used: --data %s takes both", path_base(beside), dir);
   return true;
 }
@@ -485,11 +487,16 @@ static inline bool find_chats(Found *f, const char *path, Error *e) {
 }
 
 // ================================================================================================ 2 token files
+// The last `train` in a file's name; NULL: there is none.
+static inline const char *name_train(const char *path) {
+  const char *at = NULL;
+  for (const char *p = path_base(path); (p = strstr(p, "train")); p++) at = p;
+  return at;
+}
 // Whether a file is PREFIXtrain.bin or a numbered shard of it, PREFIXtrain_000001.bin; *stem: bytes of the path up to
 // and including `train`.
 static inline bool token_shard(const char *path, size_t *stem) {
-  const char *base = path_base(path), *at = NULL;
-  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
+  const char *at = name_train(path);
   if (!at || !name_ends(path, ".bin")) return false;
   *stem = (size_t)(at + 5 - path);
   return !strcmp(at + 5 + strspn(at + 5, "_-0123456789"), ".bin");
@@ -498,18 +505,13 @@ static inline void data_names_add_once(DataNames *n, const char *name) {
   for (int i = 0; i < n->count; i++) if (!strcmp(n->name[i], name)) return;
   data_names_add(n, name);
 }
-static inline void data_directory_of(const char *path, char dir[DATA_PATH_BYTES]) {
-  const char *base = path_base(path);
-  data_format(dir, DATA_PATH_BYTES, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
-}
 // Adds the validation files of a training file: the same name with `val`, `valid` or `validation` for the last `train`;
 // for a numbered shard (x_train_000001.bin) all shards of such a name, if it is one of several or has none of its own.
 // asked: --data.
 static inline bool token_file_partners(DataNames *to, const char *train, bool several, const char *asked,
                                        Error *e) {
   char path[DATA_PATH_BYTES], dir[DATA_PATH_BYTES], start[DATA_PATH_BYTES];
-  const char *base = path_base(train), *at = NULL;
-  for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
+  const char *base = path_base(train), *at = name_train(train);
   if (!at)
     return fail_with(e, EXIT_MISSING, "--data %s: no validation tokens: they are looked for under the same name with "
                      "`val` in place of `train`, and %s has no `train` in it; name them by --val_data, or rename the "
@@ -605,11 +607,7 @@ static inline bool find_weights(Found *f, const char *list, Error *e) {
   enum { PERIOD_MAX = 1 << 22 };
   int64_t divisor = 0, sum = 0;
   for (int k = 0; k < f->sources; k++)
-    for (int64_t a = divisor, b = f->mixed[k].weight; ; ) {
-      if (!b) { divisor = a; break; }
-      const int64_t rest = a % b;
-      a = b, b = rest;
-    }
+    for (int64_t rest = f->mixed[k].weight, b; (b = rest); divisor = b) rest = divisor % b;
   for (int k = 0; k < f->sources; k++) sum += f->mixed[k].weight /= divisor;
   return sum <= PERIOD_MAX || fail_with(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MAX);

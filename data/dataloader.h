@@ -78,12 +78,8 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   }
   free(l.piece);
   s->token_bytes = to.token_bytes;
-  s->has_context = true;
-  s->text_bytes = (int64_t)text->numel;
-  text_count(text->bytes, text->numel, &s->words, &s->lines);
   s->tokens_numel = to.count;
   s->tokens = s->owned = bpe_resize(to.tokens, (size_t)to.count, (size_t)to.token_bytes);
-  s->hash = split_hash(s);
 }
 
 // ================================================================================================ 2 generated text
@@ -251,10 +247,6 @@ union CacheHeader {
   int32_t word[TOKEN_FILE_WORDS];
   struct { int32_t kind[TOKEN_FILE_FREE_WORD]; CacheMark mark; } is;
 };
-// A word in the key that changes with the way in which texts are encoded.
-static inline const char *cache_version(bool chats, bool divided) {
-  return chats ? "chats006" : divided ? "tokens05" : "tokens04";
-}
 static inline uint64_t cache_hash(CacheHeader h, const Corpus *c, const RecordPart *part, size_t parts) {
   h.is.mark.hash = 0;
   uint64_t hash = data_hash(0, &h, sizeof h);
@@ -419,7 +411,8 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const
   of_records.column = o->column, of_records.chat = o->chat, of_records.threads = o->threads;
   of_records.block_bytes = (int64_t)o->threads * RECORDS_BLOCK_BYTES;
   const bool divided = c->has_tokenizer ? c->tokenizer.divides : !c->generated;
-  uint64_t key = data_hash(c->has_tokenizer, cache_version(chats, divided), 8);
+  // A word that changes with the way in which texts are encoded.
+  uint64_t key = data_hash(c->has_tokenizer, chats ? "chats006" : divided ? "tokens05" : "tokens04", 8);
   const char *how[CHAT_HOW];
   chat_how(&o->chat, how);
   for (const char *word : how) if (chats && *word) key = data_hash(key, word, strlen(word));

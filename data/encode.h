@@ -621,24 +621,21 @@ static inline bool encode_resume(Encoding *c, bool *found, Error *e) {
   *found = json != NULL;
   if (!json)
     return access(path, F_OK) || fail_with(e, EXIT_MISSING, "%s is damaged: remove %s and encode again", path, c->out);
-  const int64_t trained = encode_number(cJSON_GetObjectItemCaseSensitive(json, "vocab_size"));
-  const bool same = encode_is(json, c->hash) && (*c->o->tokenizer || trained == c->o->vocab_size);
-  int64_t *const to[] = {&c->at, &c->line, &c->documents, &c->text_bytes};
-  static const char *const names[] = {"at", "line", "documents", "text_bytes"};
-  for (int i = 0; i < 4; i++) *to[i] = encode_number(cJSON_GetObjectItemCaseSensitive(json, names[i]));
+  const auto number = [json](const char *name) { return encode_number(cJSON_GetObjectItemCaseSensitive(json, name)); };
+  const bool same = encode_is(json, c->hash) && (*c->o->tokenizer || number("vocab_size") == c->o->vocab_size);
+  c->at = number("at"), c->line = number("line");
+  c->documents = number("documents"), c->text_bytes = number("text_bytes");
   c->done = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "done"));
-  c->split = (int)encode_number(cJSON_GetObjectItemCaseSensitive(json, "split"));
-  c->file = (int)encode_number(cJSON_GetObjectItemCaseSensitive(json, "file"));
-  c->in_held_out = encode_number(cJSON_GetObjectItemCaseSensitive(json, "held_out")) != 0;
-  c->articles = encode_number(cJSON_GetObjectItemCaseSensitive(json, "articles")) != 0;
+  c->split = (int)number("split"), c->file = (int)number("file");
+  c->in_held_out = number("held_out") != 0, c->articles = number("articles") != 0;
   const cJSON *x;
-  c->records.fields = (uint64_t)max64(0, encode_number(cJSON_GetObjectItemCaseSensitive(json, "fields")));
+  c->records.fields = (uint64_t)max64(0, number("fields"));
   cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(json, "unread"))
     record_unread_add(&c->records.unread, x->string ? x->string : "", encode_number(x));
   bool ok = same || fail_with(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
                               "it, or name another directory", c->out);
   bool fits = c->split >= 0 && c->split <= 2 && c->file >= 0 && c->file <= c->files[c->split == 1].count;
-  for (const int64_t *number : to) fits = fits && *number >= 0;
+  for (const int64_t of : {c->at, c->line, c->documents, c->text_bytes}) fits = fits && of >= 0;
   for (EncodeShards &s : c->shards) {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, s.name);
     s.number = (int)encode_number(cJSON_GetArrayItem(list, 0));

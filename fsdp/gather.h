@@ -142,7 +142,7 @@ void fsdp_wait(Fsdp *f, int s, bool matrices) {
     note_exchanged(f, NOTE_GATHER, slot->gather);
   }
   slot->state = SLOT_WHOLE;
-  note_whole(s);
+  liveness_stage(s);                             // its weights may be read: its ops follow
   fsdp_hold_gathered(f, RECORD_HOLD, s);
   Gathering *g = &f->gather;
   const bool ready = s ? g->expanded_stage == s && (g->expanded_matrices || !matrices) : g->root_is_expanded;

@@ -9,7 +9,6 @@
 //   note_wait, note_arrived           the model begins, ends a wait for a collective
 //   note_exchange, note_exchanged     note_begin and note_wait; note_arrived and note_end: a call that waits for all
 //   ranks fsdp_phase_begin, fsdp_phase_end  forward, backward, update
-//   note_whole                        a stage's weights may be read: its ops follow
 #pragma once
 #include "record.h"
 
@@ -84,4 +83,3 @@ void fsdp_trace_end(Fsdp *f, const Ops *ops) {
   f->gather_ctx.ops = f->reduce_ctx.ops = ops;
   f->watch.note = NULL;
 }
-static inline void note_whole(int stage) { liveness_stage(stage); }

@@ -115,9 +115,6 @@ bool record_fields_missing(const char *fields, uint64_t seen, char *missing, siz
     if (!(seen & 1)) return snprintf(missing, bytes, "%.*s", (int)strcspn(at, ","), at) > 0;
   return false;
 }
-static inline int record_name_order(const void *a, const void *b) {
-  return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
 bool record_is_single(const cJSON *json, Error *fault) {
   enum { PAIRS_MAX = 32 };
   const char *twice = NULL;
@@ -132,7 +129,7 @@ bool record_is_single(const cJSON *json, Error *fault) {
     const char **const names = (const char **)bpe_resize(NULL, (size_t)cJSON_GetArraySize(json), sizeof *names);
     n = 0;
     cJSON_ArrayForEach(x, json) names[n++] = x->string;
-    qsort(names, (size_t)n, sizeof *names, record_name_order);
+    qsort(names, (size_t)n, sizeof *names, name_order);
     for (int i = 1; i < n; i++) if (!strcmp(names[i - 1], names[i])) twice = names[i];
     free(names);
   }
