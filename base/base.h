@@ -3,7 +3,6 @@
 // An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail return false and give
 // the line in an Error, which `fail` fills.
 #pragma once
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <initializer_list>                      // for (x : {a, b})
@@ -52,11 +51,6 @@ enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };
 void json_chars(FILE *f, const char *text, size_t bytes, int how);
 void json_string(FILE *f, const void *text, size_t bytes, int how);
 static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
-// ,"name":"text"
-static inline void json_words(FILE *f, const char *name, const char *text) {
-  fprintf(f, ",\"%s\":", name);
-  json_text(f, text);
-}
 // ,"name":x with all digits. JSON has no infinity and no NaN: null.
 void json_number(FILE *f, const char *name, double x);
 // A path or an option as a word of a shell's command line, a space before it.
@@ -96,18 +90,6 @@ __attribute__((format(printf, 2, 3))) bool fail(Error *e, const char *fmt, ...);
 // before that, or the result is not a bool, `fail` is called as it is; what it returns may be returned.
 // A message ends with what to do, where that does not follow from what was found.
 #define REJECT(cond, ...) do { if (cond) return fail(error, __VA_ARGS__); } while (0)
-
-// Calls each(name, path) for every name in a directory but "." and "..", if it can be read.
-template <class Each> static inline void directory_each(const char *directory, Each each) {
-  char path[4096];
-  DIR *dir = opendir(directory);
-  for (const dirent *e; dir && (e = readdir(dir));) {
-    const int n = snprintf(path, sizeof path, "%s/%s", directory, e->d_name);
-    if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n < (int)sizeof path)
-      each((const char *)e->d_name, (const char *)path);
-  }
-  if (dir) closedir(dir);
-}
 
 #if PART_LAUNCH
 // ---- processor.h ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 //     type.
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
+#include "base/newfile/newfile.h"
 #include <ctype.h>
 #include <glob.h>
 #include <limits.h>

@@ -15,7 +15,6 @@
 //     bytes of its uncompressed text have been encoded.
 //   - A function that can fail because of the user's input returns false with one line in an Error.
 #pragma once
-#include "base/newfile/newfile.h"
 #include "kernels/cpu/threads.h"
 #include "text_stream.h"
 #include <fnmatch.h>

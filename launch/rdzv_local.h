@@ -3,6 +3,7 @@
 //
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "rdzv_where.h"
 #include <sched.h>
 #include <sys/prctl.h>

@@ -1,5 +1,6 @@
 // gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 #pragma once
+#include "base/newfile/newfile.h"
 #include "cgroup.h"
 
 enum { CPU_TABLES = PROCESSOR_ISAS };

@@ -12,6 +12,11 @@
 // This rank's number in a communicator; how many ranks it has.
 static inline int comm_rank(MPI_Comm comm) { int rank; MPI_Comm_rank(comm, &rank); return rank; }
 static inline int comm_size(MPI_Comm comm) { int size; MPI_Comm_size(comm, &size); return size; }
+// ,"name":"text"
+static inline void json_words(FILE *f, const char *name, const char *text) {
+  fprintf(f, ",\"%s\":", name);
+  json_text(f, text);
+}
 
 // ---- cgroup.h -------------------------------------------------------------------------------------------------------
 // Cores' worth of time that control groups leave this process; INFINITY: no limit. root: "", or a made-up tree.

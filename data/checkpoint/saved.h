@@ -17,6 +17,7 @@
 // that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
 // one of the highest step: a run may resume from an earlier step.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "store.h"
 
 static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};

@@ -1,6 +1,7 @@
 // flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, watch/flight_file.h), and prints where
 // each rank is and at which collective they first differ.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "report.h"
 
 enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MAX = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MAX = 1 << 20 };

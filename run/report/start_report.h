@@ -1,6 +1,7 @@
 // start_report.h: the startup log: a dozen lines about model, data, devices and sharding that a newcomer understands,
 // warnings, and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "progress.h"
 #include "view.h"
 #include "kernels/preference.cuh"
