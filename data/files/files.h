@@ -101,6 +101,7 @@ bool name_ends(const char *name, const char *end); // whether a name ends so
 __attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt, ...);
 // Adds a line; one that does not fit any more is left out.
 __attribute__((format(printf, 2, 3))) void data_warning(DataWarnings *d, const char *fmt, ...);
+__attribute__((format(printf, 3, 4))) bool fail_at(Error *e, const char *path, const char *fmt, ...);    // "PATH: why"
 void *data_alloc(size_t count, size_t each_bytes); // memory of malloc; the rank ends where there is none
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
 int data_open(const char *path, size_t *bytes, Error *e);

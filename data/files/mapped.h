@@ -4,8 +4,7 @@
 #include <sys/mman.h>
 #include "disk.h"
 
-bool data_format(char *out, size_t out_bytes, const char *fmt,
-                 ...) {
+bool data_format(char *out, size_t out_bytes, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(out, out_bytes, fmt, ap);
@@ -13,6 +12,16 @@ bool data_format(char *out, size_t out_bytes, const char *fmt,
   return n >= 0 && (size_t)n < out_bytes;
 }
 
+bool fail_at(Error *e, const char *path, const char *fmt, ...) {
+  char why[1024];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(why, sizeof why, fmt, ap);
+  va_end(ap);
+  fail(e, "%.1000s: %s", path, why);
+  text_to_line(e->text, "");                     // the file's own words may hold anything
+  return false;
+}
 void data_warning(DataWarnings *d, const char *fmt, ...) {
   const size_t n = strlen(d->text);
   va_list ap;

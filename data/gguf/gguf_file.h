@@ -19,16 +19,7 @@ struct GgufReader {
   Error *error;
 };
 
-__attribute__((format(printf, 2, 3))) static inline bool gguf_fail(const GgufReader *r, const char *fmt, ...) {
-  char why[1024];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(why, sizeof why, fmt, ap);
-  va_end(ap);
-  fail(r->error, "%.700s: %s", r->path, why);
-  text_to_line(r->error->text, "");
-  return false;
-}
+#define gguf_fail(r, ...) fail_at((r)->error, (r)->path, __VA_ARGS__)
 // Steps over `each` x `count` bytes, which must be there.
 static inline bool gguf_step(GgufReader *r, uint64_t count, uint64_t each) {
   r->ended = count > (uint64_t)(r->end - r->at) / each;

@@ -50,16 +50,7 @@ static inline bool import_settle(const ImportComplaints *c, const char *path, Er
 
 // A config.json being read.
 struct ImportConfig { const cJSON *root; const char *path; Error *error; };
-// Leaves the file's path and a reason in the error. Returns false.
-__attribute__((format(printf, 2, 3))) static inline bool import_config_reject(const ImportConfig *c, const char *fmt,
-                                                                              ...) {
-  char why[1024];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(why, sizeof why, fmt, ap);
-  va_end(ap);
-  return fail(c->error, "%.1000s: %s", c->path, why);
-}
+#define import_config_reject(c, ...) fail_at((c)->error, (c)->path, __VA_ARGS__)
 
 // The value of a field, NULL if it is absent or null. False if it appears twice: readers differ in which one counts.
 static inline bool import_config_get(const ImportConfig *c, const char *name, const cJSON **value) {

@@ -11,18 +11,6 @@
 #include "bpe.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------
-__attribute__((format(printf, 3, 4))) static inline bool bpe_reject(Error *error, const char *path, const char *fmt,
-                                                                    ...) {
-  char what[384];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(what, sizeof what, fmt, ap);
-  va_end(ap);
-  fail(error, "%s: %s", path, what);
-  text_to_line(error->text, "");                 // the file's own words may hold anything
-  return false;
-}
-
 static inline int bpe_compare_added(const void *a, const void *b) {
   int32_t x = ((const BpeAddedToken *)a)->id, y = ((const BpeAddedToken *)b)->id;
   return (x > y) - (x < y);
@@ -119,7 +107,7 @@ bool tokenizer_save(const Tokenizer *t, const char *path, Error *error) {
   char directory[4096];
   const int n = snprintf(directory, sizeof directory, "%s", path);
   if (n < 0 || (size_t)n >= sizeof directory)
-    return bpe_reject(error, "tokenizer", "the path is too long");
+    return fail_at(error, "tokenizer", "the path is too long");
   char *slash = strrchr(directory, '/');
   strcpy(slash ? slash + (slash == directory) : directory, slash ? "" : ".");
   size_t bytes;
@@ -127,7 +115,7 @@ bool tokenizer_save(const Tokenizer *t, const char *path, Error *error) {
   const bool ok = file_put(path, directory, text, (int64_t)bytes);
   const int why = errno;
   free(text);
-  return ok || bpe_reject(error, path, "cannot write the tokenizer: %s", strerror(why));
+  return ok || fail_at(error, path, "cannot write the tokenizer: %s", strerror(why));
 }
 
 // ---- 8 load tokenizer.json -----------------------------------------------------------------------------------------
@@ -146,7 +134,7 @@ struct BpeLoad {
   char *scratch;               // room for two texts of the file
   bool all_bytes;              // the vocabulary must have each byte
 };
-#define BPE_REJECT(l, ...) bpe_reject((l)->error, (l)->path, __VA_ARGS__)
+#define BPE_REJECT(l, ...) fail_at((l)->error, (l)->path, __VA_ARGS__)
 
 static inline bool bpe_read_file(BpeLoad *l) {
   struct stat s;
@@ -790,7 +778,7 @@ static inline bool bpe_load_pair(Tokenizer *t, const char *dir, Error *error) {
     if ((size_t)snprintf(paths[i], sizeof paths[i], "%s/%s", dir, names[i]) >= sizeof paths[i])
       return BPE_REJECT(&l, "the path is too long");
   if (access(paths[0], F_OK) == 0)
-    return bpe_reject(error, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
+    return fail_at(error, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
   bool ok = true;
   for (int i = 1; ok && i <= 2; i++) { l.path = paths[i]; ok = bpe_check_beside(&l); }
   if (ok) { l.path = paths[3]; ok = bpe_read_vocab_json(&l); }
@@ -1083,7 +1071,7 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   if (gguf_is(path)) return tokenizer_load_gguf(t, path, error);
   if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error);
   if ((size_t)snprintf(json, sizeof json, "%s/tokenizer.json", path) >= sizeof json - 16)
-    return bpe_reject(error, "tokenizer", "the path is too long");
+    return fail_at(error, "tokenizer", "the path is too long");
   snprintf(vocab, sizeof vocab, "%s/vocab.json", path);
   snprintf(merges, sizeof merges, "%s/merges.txt", path);
   if (access(json, F_OK) == 0) return tokenizer_load(t, json, error);
@@ -1091,9 +1079,9 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   if (has_vocab && has_merges) return bpe_load_pair(t, path, error);
   snprintf(json, sizeof json, "%s/tokenizer.model", path);
   if (access(json, F_OK) == 0)
-    return bpe_reject(error, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
-  return bpe_reject(error, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
-                    "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
+    return fail_at(error, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
+  return fail_at(error, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
+                 "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }
 
 // ---- 10 tokens of one's own
@@ -1103,8 +1091,8 @@ static inline cJSON *tokens_read(const char *path, Error *error) {
   int64_t bytes = 0;
   char *text = file_get(path, FILE_MAX, &bytes), *save = NULL;
   if (!text) {
-    bpe_reject(error, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
-               strerror(errno));
+    fail_at(error, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
+            strerror(errno));
     return NULL;
   }
   const bool nul = bpe_has_nul(text, (size_t)bytes);
@@ -1126,9 +1114,9 @@ static inline cJSON *tokens_read(const char *path, Error *error) {
     if (!bad && (!n || n > 512)) bad = number;
   }
   if (list && number && !bad && number <= TOKENS_MAX) return list;
-  if (!list) bpe_reject(error, path, "is neither lines of text nor a JSON array of texts");
-  else if (bad) bpe_reject(error, path, "its token %d is no text of 1 to 512 bytes", bad);
-  else bpe_reject(error, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
+  if (!list) fail_at(error, path, "is neither lines of text nor a JSON array of texts");
+  else if (bad) fail_at(error, path, "its token %d is no text of 1 to 512 bytes", bad);
+  else fail_at(error, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
   cJSON_Delete(list);
   return NULL;
 }
