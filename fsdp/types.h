@@ -23,10 +23,22 @@ struct Mesh {
 };
 
 // ---- units.h --------------------------------------------------------------------------------------------------------
+// A parameter, and what the layout decides about it. kept: of each of its matrices if it is kept quantized; matrices of
+// different types are in different pieces.
+struct KeptPlace { int piece; int64_t in_piece; };
+struct ParamPlace {
+  const Param *param;
+  Dtype dtype;                                   // in which it is stored and gathered
+  bool owned;                                    // Muon: for each of its matrices one rank computes the update
+  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
+  int64_t in_piece;                              // its first element, counted from the piece's
+  KeptPlace kept[3];
+  int64_t expand_at;                             // kept quantized: first element in the unit's copy in the compute
+                                                 // dtype; -1: it has no copy, ops read its quantization blocks
+};
 // Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Its parameters are alike: what they are
 // stored in, whether and how the optimizer updates them, the first of them says for all. Frozen pieces have no gradient
 // and no optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
-struct ParamPlace;
 struct Piece {
   const ParamPlace *like;                        // the first of its parameters
   int type;                                      // type of its quantization blocks, never cut between ranks; else 0
@@ -42,19 +54,6 @@ struct Piece {
   bool has_master;                               // an fp32 master, or the low half of one, is stored beside the shard
   bool split;                                    // has_master: the low halves of masters are stored, not whole ones
   bool expands;                                  // it is stored in another dtype than the compute dtype
-};
-// A parameter, and what the layout decides about it. kept: of each of its matrices if it is kept quantized; matrices of
-// different types are in different pieces.
-struct KeptPlace { int piece; int64_t in_piece; };
-struct ParamPlace {
-  const Param *param;
-  Dtype dtype;                                   // in which it is stored and gathered
-  bool owned;                                    // Muon: for each of its matrices one rank computes the update
-  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
-  int64_t in_piece;                              // its first element, counted from the piece's
-  KeptPlace kept[3];
-  int64_t expand_at;                             // kept quantized: first element in the unit's copy in the compute
-                                                 // dtype; -1: it has no copy, ops read its quantization blocks
 };
 struct Unit {
   char name[64];

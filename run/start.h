@@ -47,10 +47,13 @@ __attribute__((format(printf, 2, 3))) static void start_warning(Start *s, const 
   if (!fits) memcpy(s->warnings + room - 5, "...", 4);           // cut, but still a line
   strcat(s->warnings, "\n");
 }
+// Prints warnings, lines that each end in a newline.
+static void print_warnings(const char *line) {
+  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("warning: %.*s\n", (int)(end - line), line);
+}
 // Prints the warnings collected since the last call.
 static void start_print_warnings(Start *s) {
-  const char *line = s->warnings;
-  for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("warning: %.*s\n", (int)(end - line), line);
+  print_warnings(s->warnings);
   s->warnings[0] = 0;
 }
 
@@ -1024,9 +1027,7 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, comm);
   for (int i = 0; i < LOADING_SIGNALS; i++) sigaction(loading_signals[i].signal, &before[i], NULL);
-  const char *line = corpus->warnings.text;
-  for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
-    say("warning: %.*s\n", (int)(end - line), line);
+  if (!rank) print_warnings(corpus->warnings.text);
   if (!rank && corpus->split[SPLIT_TRAIN].documents && !corpus->cache_used)
     say("conversations were read in at most %.1f MiB: %.1f MiB beside their tokens twice, given back before the memory "
         "below is taken\n", (double)(2 * corpus_block_bytes(corpus) + records_reading_bytes(threads)) / 0x1p20,
