@@ -169,26 +169,23 @@ static char *export_config_text(ModelShape shape, const TextEnds *ends, const ch
     family_config_write(c, family, &shape);
     export_ends(c, ends);
     if (!cJSON_HasObjectItem(c, "pad_token_id")) cJSON_AddNullToObject(c, "pad_token_id");     // or some take their own
-    cJSON_AddTrueToObject(c, "use_cache");
-    cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
-    cJSON_AddStringToObject(c, "written_by", program);
-    return export_text(c);
+  } else {
+    cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
+    cJSON_AddStringToObject(c, "model_type", "gpt2");
+    cJSON_AddStringToObject(c, "activation_function", "gelu_new");
+    for (const ImportField &f : import_fields)
+      cJSON_AddNumberToObject(c, f.name, (double)*(const int64_t *)((const char *)&shape + f.offset));
+    cJSON_AddNumberToObject(c, "n_ctx", (double)shape.n_positions);
+    cJSON_AddNullToObject(c, "n_inner");
+    cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
+    cJSON_AddNumberToObject(c, "initializer_range", 0.02);
+    for (const char *name : gpt2_dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
+    cJSON_AddTrueToObject(c, "scale_attn_weights");
+    cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
+    cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
+    cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
+    export_ends(c, ends);
   }
-  cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
-  cJSON_AddStringToObject(c, "model_type", "gpt2");
-  cJSON_AddStringToObject(c, "activation_function", "gelu_new");
-  for (const ImportField &f : import_fields)
-    cJSON_AddNumberToObject(c, f.name, (double)*(const int64_t *)((const char *)&shape + f.offset));
-  cJSON_AddNumberToObject(c, "n_ctx", (double)shape.n_positions);
-  cJSON_AddNullToObject(c, "n_inner");
-  cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
-  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
-  for (const char *name : gpt2_dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
-  cJSON_AddTrueToObject(c, "scale_attn_weights");
-  cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
-  cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
-  cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
-  export_ends(c, ends);
   cJSON_AddTrueToObject(c, "use_cache");
   cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
   cJSON_AddStringToObject(c, "written_by", program);

@@ -249,6 +249,13 @@ static inline int64_t gguf_row(const GgufTensor *t, int64_t r) {
   const int64_t head = t->permuted, in = head ? r % head : 0;
   return t->first + (head ? r - in + in % 2 * (head / 2) + in / 2 : r);
 }
+template <class T> static inline void gguf_write_rounded(FILE *f, const float *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    T y;
+    round_to(&y, x[i]);
+    fwrite(&y, sizeof y, 1, f);
+  }
+}
 static inline void gguf_write_row(FILE *f, const float *x, int64_t n, uint32_t ggml) {
   if (ggml == gguf_kinds[GGUF_F32].ggml) fwrite(x, sizeof *x, (size_t)n, f);
   for (int64_t i = 0; ggml == gguf_kinds[GGUF_Q8_0].ggml && i < n; i += GGUF_BLOCK) {
@@ -256,16 +263,8 @@ static inline void gguf_write_row(FILE *f, const float *x, int64_t n, uint32_t g
     block_make_q8_0(block, x + i);
     fwrite(block, sizeof block, 1, f);
   }
-  for (int64_t i = 0; ggml == gguf_kinds[GGUF_F16].ggml && i < n; i++) {
-    fp16 y;
-    round_to(&y, x[i]);
-    fwrite(&y, sizeof y, 1, f);
-  }
-  for (int64_t i = 0; ggml == gguf_kinds[GGUF_BF16].ggml && i < n; i++) {
-    bf16 y;
-    round_to(&y, x[i]);
-    fwrite(&y, sizeof y, 1, f);
-  }
+  if (ggml == gguf_kinds[GGUF_F16].ggml) gguf_write_rounded<fp16>(f, x, n);
+  if (ggml == gguf_kinds[GGUF_BF16].ggml) gguf_write_rounded<bf16>(f, x, n);
 }
 static inline void gguf_pad(FILE *f, int64_t at) {
   for (; at % GGUF_ALIGNMENT; at++) fputc(0, f);
