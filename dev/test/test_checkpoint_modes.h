@@ -115,11 +115,11 @@ TEST_MPI(moments_are_rounded_by_seed_and_parameter, 1,
     int64_t at = 0;
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, way ? "--seed 11 --moment_dtype bf16" : "--seed 11", "", "out");
     for (int k = 0; k < t.fsdp->lay.params; k++) {
-      const Param *p = &t.fsdp->lay.param[k];
+      const ParamPlace *p = &t.fsdp->lay.place[k];
       const Tensor m = fsdp_piece_moment(t.fsdp, STATE_M, p->unit, p->piece);
       Span run;
-      REQUIRE(shard_run(&t.fsdp->lay.unit[p->unit], p, t.fsdp->mesh.shard.me, &run) && at + run.numel <= 1 << 20,
-              "%s has %lld elements", p->name, (long long)run.numel);
+      REQUIRE(fsdp_span(t.fsdp, k, t.fsdp->mesh.shard.me, &run) && at + run.numel <= 1 << 20,
+              "%s has %lld elements", p->param->name, (long long)run.numel);
       for (int64_t i = 0; i < run.numel; i++, at++) {
         const double got = op_get(m, run.in_piece + i);
         const uint64_t e = (uint64_t)(run.in_range + i);
@@ -128,7 +128,7 @@ TEST_MPI(moments_are_rounded_by_seed_and_parameter, 1,
                                                   0xfffffffdu});
         const uint32_t word = e % 4 == 0 ? four.x : e % 4 == 1 ? four.y : e % 4 == 2 ? four.z : four.w;
         const double want = (double)bits_f32((f32_bits(exact[at]) + (word & 0xffffu)) & 0xffff0000u);
-        EXPECT(got == want, "%s, element %lld: %.9g, must be %.9g", p->name, (long long)e, got, want);
+        EXPECT(got == want, "%s, element %lld: %.9g, must be %.9g", p->param->name, (long long)e, got, want);
       }
     }
     trainer_close(&t);
