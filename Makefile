@@ -165,10 +165,12 @@ $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cp
   $(M_$i) -DISA=$i $(if $(FAMILIES_$i),-DISA_OF_VECTORS=avx512_bf16) $(call family,$f) $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
 cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
-# A module is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
+# A module is one object. The model and the sharding layer compute nothing themselves: -O1 is a second or two less than
+# -O2 after an edit.
 MODULE_OBJECTS := $(notdir $(MODULES)) threads op_calls
 $(foreach r,$(MODULE_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_$r := $(filter %/$r.cc,$(SOURCES))))
+cmd_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS)
 cmd_train_gpt_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS) -x c++
 src_train_gpt_fsdp := train_gpt_fsdp.cu
 # -O0: a third of the time to compile, and tests spend theirs in kernels and in runs of the program.
