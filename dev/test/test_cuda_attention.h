@@ -323,17 +323,18 @@ static Tensor chat_lse(Tensor all, int64_t begin, int64_t n) {         // of (1,
   for (int64_t i = 0; i < numel(t); i++) op_put(t, i, op_get(all, i / n * all.shape[2] + begin + i % n));
   return t;
 }
-static Tensor chat_starts() {
+static Tensor chat_starts(const int *documents) {
   Tensor t = op_tensor(I32, 1, CHAT_T);
-  int64_t at = 0;
-  for (int n : chat_documents) for (int i = 0, begin = (int)at; i < n; i++) ((int32_t *)t.data)[at++] = begin;
+  for (int at = 0, begin = 0; begin < CHAT_T; begin = at)
+    for (const int end = begin + *documents++; at < end; at++) ((int32_t *)t.data)[at] = begin;
   return t;
 }
-static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype, int64_t window = 0) {
+static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype, int64_t window = 0,
+                           const int *documents = chat_documents) {
   const AttentionCase k = {1, CHAT_T, 2, hs, 0.0f};
   AttentionTensors t = attention_tensors(&k, dtype);
   Ctx c = device ? cuda_attention_ctx(ops, &k, dtype) : attention_ctx(ops, 2, &k, dtype);
-  const Tensor starts = chat_starts();
+  const Tensor starts = chat_starts(documents);
   AttentionReference of[sizeof chat_documents / sizeof *chat_documents];
   Tensor out = t.out, lse = t.lse, qkv = t.qkv, dout = t.dout, dqkv = t.dqkv, first = starts;
   if (device) {
@@ -349,8 +350,8 @@ static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype,
   attention_forward(&c, out, lse, qkv, 2, Dropout{}, first);
   if (device) t.out = device_download(&c, out), t.lse = device_download(&c, lse);
   int64_t at = 0;
-  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
-    const AttentionCase one = {1, chat_documents[d], 2, hs, 0.0f, window};
+  for (int d = 0; at < CHAT_T; at += documents[d++]) {
+    const AttentionCase one = {1, documents[d], 2, hs, 0.0f, window};
     AttentionReference *r = &(of[d] = attention_reference(one));
     for (int64_t j = 0; j < one.T * 6 * hs; j++) r->qkv[j] = op_get(t.qkv, at * 6 * hs + j);
     for (int64_t j = 0; j < one.T * 2 * hs; j++) r->dout[j] = op_get(t.dout, at * 2 * hs + j);
@@ -362,7 +363,7 @@ static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype,
   attention_backward(&c, dqkv, dout, qkv, out, lse, 2, Dropout{}, first);
   if (device) t.dqkv = device_download(&c, dqkv);
   at = 0;
-  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
+  for (int d = 0; at < CHAT_T; at += documents[d++]) {
     AttentionReference *r = &of[d];
     const int64_t n = r->k.T;
     const Tensor own = chat_lse(t.lse, at, n);
@@ -388,10 +389,14 @@ TEST(chat_attention_apart,
     for (int64_t hs : {20, 72}) chat_attention(ops, true, hs, F16);
     for (int64_t hs : {20, 80}) chat_attention(ops, true, hs, F32);
   }
-  device_on_hopper(true);
-  for (int table = 0; const Ops *ops = device_table(table); table++) {
-    for (int64_t hs : {64, 128}) chat_attention(ops, true, hs, BF16);
-    chat_attention(ops, true, 72, F16);
+  static const int borders[] = {65, 64, 41};     // one key of a tile is of the document before
+  for (int hopper = 0; hopper < 2; hopper++) {
+    device_on_hopper(hopper);
+    for (int table = 0; const Ops *ops = device_table(table); table++) {
+      for (int64_t hs : {64, 128}) chat_attention(ops, true, hs, BF16);
+      for (int64_t hs : {32, 64, 128, 256}) chat_attention(ops, true, hs, BF16, 0, borders);
+      chat_attention(ops, true, 72, F16);
+    }
   }
   device_on_hopper(false);
 }
