@@ -387,6 +387,14 @@ TEST_MPI(cuda_tune_any_belongs_to_the_run, 2,
   }
   EXPECT(r[ANY].loss != r[WITHOUT].loss || after[ANY] != after[WITHOUT], "--tune any changes nothing: loss %.17g",
          r[ANY].loss);
+  Options o;                                     // GELU that backward recomputes stays this program's
+  test_options(&o, 2, "%s --param_dtype bf16 --n_embd 32 --n_head 4 --seq_len 8 --recompute gelu", schedule_shapes);
+  o.comm = OPT_comm_mpi;
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(&ops_cuda_emulated), 1);
+  t.opt.tune = OPT_tune_any;
+  trainer_choose_algorithms(&t, NULL);
+  EXPECT(!strstr(t.run.algorithms, "gelu in the product: "), "GELU is cuBLASLt's: %s", t.run.algorithms);
+  trainer_close(&t);
   for (int way : {SAVED, FROM_FILE})
     EXPECT(r[way].loss == r[ANY].loss && after[way] == after[ANY], "way %d: loss %.17g, not %.17g", way, r[way].loss,
            r[ANY].loss);
