@@ -327,7 +327,7 @@ INLINE void attention_softmax_rows(vf *sum, AttentionForward16 *f, const Attenti
       for (int v = 0; v < 2; v++) {
         e[v] = attention_exp2_short(vf_fma(vf_load(from + v * VF), factor, shift[r]));
         total[r][v] = vf_add(total[r][v], e[v]);
-        if (DROPPED) e[v] = vf_mul(e[v], dropout_scale16(d.drop, d.sample, element + r * s->T + j * 32 + v * VF));
+        if (DROPPED) e[v] = vf_mul(e[v], attention_drop(d, element + r * s->T + j * 32 + v * VF));
       }
       vi_store(f->p + j * ATTENTION_WORDS + (row + r) * 16, attention_round(e[0], e[1]));
     }
@@ -373,7 +373,7 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
   else attention_softmax<false>(f, s, i, d, ahead);
   for (int64_t row = 0; row < queries; row += VF) {  // the largest term of a total is 1
     const vf total = vf_load(f->total + row);
-    vf_store_n(lse + i * 32 + row, vf_fma(vf_load(f->max + row), vf_set1(0.693147181f), vf_log(total)), queries - row);
+    vf_store_n(lse + i * 32 + row, vf_log_sum(vf_load(f->max + row), vf_log(total)), queries - row);
     vf_store(f->total + row, vf_div(vf_set1(1.0f), total));
   }
   for (int64_t c = 0; c < n.columns; c++) {
@@ -456,10 +456,10 @@ static void attention_backward16_pack(AttentionBackward16 *w, const AttentionSha
 static void attention_softmax16_backward(AttentionBackward16 *w, const AttentionShape *s, int64_t j, int64_t i,
                                          uint32_t *p_left, uint32_t *ds_left, uint32_t *ds_right, AttentionDrop d,
                                          AttentionAhead<bf16> *ahead) {
-  const bool dropped = d.drop->p > 0.0f;
+  const bool drops = d.drop->p > 0.0f;
   AttentionTile tile = attention_tile(s, j * 32, i * 32);        // whole: what pads it has weight 0
   tile.vectors = 2, tile.rows[0] = tile.rows[1] = 32;
-  if (dropped) attention_mask(w->mask, &tile, s, d);
+  if (drops) attention_mask(w->mask, &tile, s, d);
   const vf factor = vf_set1(s->scale * 1.44269504f);
   const vf lse[2] = {vf_load(w->lse + i * 32), vf_load(w->lse + i * 32 + VF)};
   const vf dot[2] = {vf_load(w->dot + i * 32), vf_load(w->dot + i * 32 + VF)};
@@ -470,9 +470,9 @@ static void attention_softmax16_backward(AttentionBackward16 *w, const Attention
       const int64_t at = row * 32 + v * VF;
       p[v] = attention_exp2_short(vf_fma(vf_load(w->s + at), factor, lse[v]));
       if (i == j || tile.cut) p[v] = attention_causal(&tile, v, row, p[v], vf_zero());
-      const vf mask = dropped ? vf_load(w->mask + at) : vf_set1(1.0f), dp = vf_load(w->dp + at);
-      ds[v] = vf_mul(p[v], vf_sub(dropped ? vf_mul(dp, mask) : dp, dot[v]));
-      if (dropped) p[v] = vf_mul(p[v], mask);
+      const vf mask = drops ? vf_load(w->mask + at) : vf_set1(1.0f), dp = vf_load(w->dp + at);
+      ds[v] = vf_softmax_grad(p[v], drops ? vf_mul(dp, mask) : dp, dot[v]);
+      if (drops) p[v] = vf_mul(p[v], mask);
     }
     const __m512i ds_row = attention_round(ds[0], ds[1]);
     vi_store(p_left + row * 16, attention_round(p[0], p[1]));

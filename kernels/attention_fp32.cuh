@@ -72,18 +72,11 @@ template <bool A_ADJACENT> static void attention_product(AttentionProduct p, int
 }
 
 // ---- small parts ---------------------------------------------------------------------------------------------------
-// 2^x for x <= 0: x = n + f with |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9
-// before rounding), exponent by integer add. x is clamped at -125, which avoids subnormals; 2^-125 is negligible beside
-// the largest term, which is 1.
+// 2^x for x <= 0: x = n + f with |f| <= 1/2, exponent by integer add. x is clamped at -125, which avoids subnormals;
+// 2^-125 is negligible beside the largest term, which is 1.
 INLINE vf attention_exp2(vf x) {
   x = vf_max(vf_set1(-125.0f), x);               // in this order a NaN in x survives
-  vf n = vf_round(x), f = vf_sub(x, n), p = vf_set1(0.0001535336196f);
-  p = vf_fma(p, f, vf_set1(0.001339887385f));
-  p = vf_fma(p, f, vf_set1(0.009618436918f));
-  p = vf_fma(p, f, vf_set1(0.05550332367f));
-  p = vf_fma(p, f, vf_set1(0.2402264774f));
-  p = vf_fma(p, f, vf_set1(0.6931471825f));
-  p = vf_fma(p, f, vf_set1(1.0f));
+  const vf n = vf_round(x), p = vf_exp2_fraction(vf_sub(x, n));
   return vi_as_float(vi_add(vf_bits(p), vi_shl(vf_to_int(n), 23)));
 }
 
@@ -297,13 +290,18 @@ INLINE vf attention_causal(const AttentionTile *t, int v, int64_t row, vf x, vf 
 
 // The dropout factors of a tile, transposed to its layout. The mask's elements follow the keys of one query.
 struct AttentionDrop { const Dropout *drop; int64_t sample, head; };
+INLINE vf attention_drop(AttentionDrop d, int64_t element) {
+  const Philox counter = {0, (uint32_t)d.sample, d.drop->step, d.drop->tensor};
+  return drop_factor(philox_words(d.drop->seed, counter, element), dropout_threshold(d.drop->p),
+                     1.0f / (1.0f - d.drop->p));
+}
 static void attention_mask(float *mask, const AttentionTile *t, const AttentionShape *s, AttentionDrop d) {
   for (int v = 0; v < t->vectors; v++)
     for (int64_t row = 0; row < t->rows[v]; row += VF) {
       vf r[VF];
       for (int l = 0; l < VF; l++) {
         const int64_t query = t->first_query + v * VF + l;
-        r[l] = dropout_scale16(d.drop, d.sample, (d.head * s->T + query) * s->T + t->first_key + row);
+        r[l] = attention_drop(d, (d.head * s->T + query) * s->T + t->first_key + row);
       }
       vf_transpose(r);
       for (int l = 0; l < VF; l++) vf_store(mask + (row + l) * ATTENTION_QUERIES + v * VF, r[l]);
@@ -390,7 +388,7 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
   }
   for (int64_t i = 0; i < queries; i += VF) {    // every query attends to itself, so total >= about 1
     const vf total = vf_load(f->total + i);
-    vf_store_n(lse + first_query + i, vf_fma(vf_load(f->max + i), vf_set1(0.693147181f), vf_log(total)), queries - i);
+    vf_store_n(lse + first_query + i, vf_log_sum(vf_load(f->max + i), vf_log(total)), queries - i);
     vf_store(f->total + i, vf_div(vf_set1(1.0f), total));
   }
   attention_unpack_transposed(out + first_query * s->C, s->C, f->sum, queries, s->hs, f->total);
@@ -512,7 +510,7 @@ static void attention_softmax_backward(AttentionBackward *w, const AttentionTile
       dp = vf_mul(dp, mask);
     }
     vf_store(w->p + at, kept);
-    vf_store(w->ds + at, vf_mul(p, vf_sub(dp, dot)));
+    vf_store(w->ds + at, vf_softmax_grad(p, dp, dot));
   }
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <float.h>
 #include "random.h"
-#include "kernels/cuda/lane.cuh"
+#include "formulas.cuh"
 
 // With dropout the kernel reads the step from `state` when it runs, because the host may not know it at launch
 // (graphs).
@@ -31,9 +31,8 @@ __device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_
   uint64_t bits = 0;
   ROLLED for (int have = 0; have < skip + count; have += 4) {
     const Philox r = philox4x32(d.drop.seed, Philox{counter++, (uint32_t)sample, step, d.drop.tensor});
-    const uint32_t kept = (uint32_t)(r.x >= d.threshold) | (uint32_t)(r.y >= d.threshold) << 1 |
-                          (uint32_t)(r.z >= d.threshold) << 2 | (uint32_t)(r.w >= d.threshold) << 3;
-    bits |= (uint64_t)kept << have;
+    const auto kept = [&](uint32_t word, int bit) { return (uint32_t)!drop_here((vi)word, d.threshold) << bit; };
+    bits |= (uint64_t)(kept(r.x, 0) | kept(r.y, 1) | kept(r.z, 2) | kept(r.w, 3)) << have;
   }
   return (uint32_t)(bits >> skip);
 }

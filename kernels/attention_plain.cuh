@@ -180,7 +180,7 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   }
   UNROLL for (int i = 0; i < 4; i++) {
     if (column == 0 && threadIdx.x % 16 == 0 && my_query + i < s.len)
-      a.lse[at.stat + my_query + i] = fmaf(top[i], 0.693147181f, logf(sum[i]));
+      a.lse[at.stat + my_query + i] = vf_log_sum(top[i], logf(sum[i]));
     sum[i] = a.d.factor / sum[i];
   }
   attention_plain_store<COLUMNS>(a.out + at.out, s.C, first, column, out, sum, s);
@@ -227,7 +227,7 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
         const int my_query = query + attention_plain_column() + j;
         const float dot = my_query < s.len ? a.dot[at.stat + my_query] : 0.0f;
         UNROLL for (int i = 0; i < 4; i++)
-          dp[i][j] = fabsf(p[i][j]) * ((signbit(p[i][j]) ? 0.0f : dp[i][j] * a.d.factor) - dot);
+          dp[i][j] = vf_softmax_grad(fabsf(p[i][j]), signbit(p[i][j]) ? 0.0f : dp[i][j] * a.d.factor, dot);
       }
       attention_plain_put(tile, dp);
       attention_plain_weigh<COLUMNS>(dk, shared, tile, of_q, column, s);
@@ -272,7 +272,7 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
       UNROLL for (int j = 0; j < 4; j++) {
         const bool unseen = my_key + j > my_query + i || my_key + j < start;
         const float x = unseen ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
-        dp[i][j] = x * ((keep >> (4 * i + j) & 1 ? dp[i][j] * a.d.factor : 0.0f) - dot);
+        dp[i][j] = vf_softmax_grad(x, keep >> (4 * i + j) & 1 ? dp[i][j] * a.d.factor : 0.0f, dot);
       }
     }
     attention_plain_put(tile, dp);

@@ -264,7 +264,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     factor[i / 2][i % 2] = a.d.factor / sum;
     const int query = first + i * 8 + lane / 4;
     if (lane % 4 == 0 && query < s.len)
-      a.lse[at.stat + query] = fmaf(w.max[i / 2][i % 2], 0.693147181f, logf(sum));
+      a.lse[at.stat + query] = vf_log_sum(w.max[i / 2][i % 2], logf(sum));
   }
   attention_store<M, HS>(a.out + at.out + (int64_t)first * s.C, s.C, s.len - first, s.hs, own, out, factor);
 }
@@ -310,7 +310,7 @@ __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], floa
         float *score = &p[i / 2][n][i % 2 * 2 + e], *y = &dp[i / 2][n][i % 2 * 2 + e];
         const bool kept = DROP ? keep >> (i * 8) & 1 : true;
         const float x = fast_exp2(fmaf(*score, scale2, -log_sum));
-        *y = x * ((DROP ? kept ? *y * factor : 0.0f : *y) - d);
+        *y = vf_softmax_grad(x, DROP ? kept ? *y * factor : 0.0f : *y, d);
         *score = kept ? x : 0.0f;
       }
     }
@@ -499,7 +499,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     }
     UNROLL for (int i = 0; i < M * N / 2; i++) {
       const int m = i / (N / 2), n = i / 4 % (N / 8), e = i % 4;
-      p[m][n][e] = fast_exp2(fmaf(p[m][n][e], s.scale2, -lse[m][e / 2])) * (dp[m][n][e] - dot[m][e / 2]);
+      const float x = fast_exp2(fmaf(p[m][n][e], s.scale2, -lse[m][e / 2]));
+      p[m][n][e] = vf_softmax_grad(x, dp[m][n][e], dot[m][e / 2]);
     }
     attention_weigh_rows<M, N, HS>(dq, p, k);
   }

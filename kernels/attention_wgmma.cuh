@@ -246,7 +246,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     sum += __shfl_xor_sync(FULL_WARP, sum, 2);
     factor[i] = a.d.factor / sum;
     const int query = first + i * 8 + lane / 4;
-    if (lane % 4 == 0 && query < s.len) a.lse[at.stat + query] = fmaf(w.max[0][i], 0.693147181f, logf(sum));
+    if (lane % 4 == 0 && query < s.len) a.lse[at.stat + query] = vf_log_sum(w.max[0][i], logf(sum));
   }
   __syncthreads();                               // nobody reads Q any more
   attention_store_tile<ROWS, HS>(a.out + at.out + (int64_t)first * s.C, s.C, s.len - first, s.hs, q, warp * 16, out,
@@ -272,7 +272,7 @@ __device__ static inline void attention_transposed_ds(float (*p)[4], const float
   const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int n = 0; n < N / 8; n++) {
     const float2 d = *(const float2 *)(dot + n * 8 + lane % 4 * 2);
-    UNROLL for (int e = 0; e < 4; e++) p[n][e] *= dp[n][e] - (e % 2 ? d.y : d.x);
+    UNROLL for (int e = 0; e < 4; e++) p[n][e] = vf_softmax_grad(p[n][e], dp[n][e], e % 2 ? d.y : d.x);
   }
 }
 // Dropout of N queries by the warp's 16 keys, in the layout of this lane's sums: bit 4 n + e of sum [n][e].
@@ -524,7 +524,8 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
         dp[i / 4][i % 4] = kept ? dp[i / 4][i % 4] * a.d.factor : 0.0f;
       }
     }
-    UNROLL for (int i = 0; i < N / 2; i++) p[0][i / 4][i % 4] *= dp[i / 4][i % 4] - dot[i % 4 / 2];
+    UNROLL for (int i = 0; i < N / 2; i++)
+      p[0][i / 4][i % 4] = vf_softmax_grad(p[0][i / 4][i % 4], dp[i / 4][i % 4], dot[i % 4 / 2]);
     attention_pack<T, N>(packed_ds, p[0]);
     wgmma_fence();
     attention_weigh_tile<T, N, HS>(dq, packed_ds, wgmma_step(place0, now * 2 * TILE));

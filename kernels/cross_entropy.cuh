@@ -21,8 +21,6 @@
 #include "ops_loss.h"
 #include "formulas.cuh"
 
-static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
-
 #if PART_LAUNCHERS
 // Overwrites losses and correct. 0 < vocab <= Vp.
 void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
@@ -70,6 +68,25 @@ void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tenso
 }
 #endif
 
+#if PART_CPU || PART_CUDA
+// e^(x - m) as 2^((x - m) log2 e). Rounding log2 e adds |x - m| 2^-24 to a term's relative error, which does not
+// matter, because the term itself is small if |x - m| is large.
+INLINE vf cross_entropy_exp(vf x, vf max) { return fast_exp2(vf_mul(vf_sub(x, max), vf_set1(1.44269504f))); }
+// From a row's m and its sum of e^(x - m). A NaN or an infinite logit makes the sum NaN, so the loss shows it.
+INLINE float cross_entropy_loss(float max, float sum, float target_logit) {
+  return sum >= 1.0f ? vf_first_lane(vf_log(vf_set1(sum))) - (target_logit - max) : NAN;
+}
+// The factor 1 - (x/cap)^2 by which soft-capping multiplies gradients; x: the capped logit. inverse_cap 0: factor 1.
+INLINE vf cross_entropy_uncap(vf x, float inverse_cap) {
+  const vf y = vf_mul(x, vf_set1(inverse_cap));
+  return inverse_cap > 0.0f ? vf_sub(vf_set1(1.0f), vf_mul(y, y)) : vf_set1(1.0f);
+}
+// The gradient of the target's logit x, whose softmax is p.
+INLINE float cross_entropy_target(float p, float x, float scale, float inverse_cap) {
+  return (p - 1.0f) * scale * vf_first_lane(cross_entropy_uncap(vf_set1(x), inverse_cap));
+}
+#endif
+
 #if PART_CPU
 static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is taken before they are exponentiated
 
@@ -86,10 +103,6 @@ static size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
 
 struct CrossEntropyRow { float max, sum; };      // m and sum of e^(x - m)
 
-// e^(x - m) as 2^((x - m) log2 e). Rounding log2 e adds |x - m| 2^-24 to a term's relative error, which does not
-// matter, because the term itself is small if |x - m| is large.
-INLINE vf cross_entropy_exp(vf x, vf max) { return vf_exp2(vf_mul(vf_sub(x, max), vf_set1(CROSS_ENTROPY_LOG2E))); }
-
 template <class X> INLINE vf cross_entropy_load(const X *x, int64_t n) {       // missing lanes are the smallest
   return n >= VF ? vf_load(x) : vf_select(vm_first(n), vf_load_n(x, n), vf_set1(-INFINITY));
 }
@@ -103,7 +116,6 @@ template <class X> static float cross_entropy_max(const X *x, int64_t n, float m
   return vf_max_of(vf_max(vf_max(most[0], most[1]), vf_max(most[2], most[3])));
 }
 // With KEEP, kept[j] = e^(x[j] - m) with m = maxima[j / CROSS_ENTROPY_PIECE], the maximum so far.
-// A NaN or an infinite logit makes the sum NaN, so the loss shows it.
 template <bool KEEP, class X>
 static CrossEntropyRow cross_entropy_row(const X *x, int64_t vocab, float *kept, float *maxima) {
   float max = -INFINITY;
@@ -125,9 +137,6 @@ static CrossEntropyRow cross_entropy_row(const X *x, int64_t vocab, float *kept,
   CrossEntropyRow row = {max, vf_sum(sum)};
   return row;
 }
-INLINE float cross_entropy_loss(CrossEntropyRow row, float target_logit) {
-  return row.sum >= 1.0f ? vf_first_lane(vf_log(vf_set1(row.sum))) - (target_logit - row.max) : NAN;
-}
 INLINE void cross_entropy_check(int32_t target, int64_t row, int64_t vocab) {
   CHECK(target >= -1 && target < vocab, "cross_entropy: target %d in row %lld, the vocabulary has %lld", target,
         (long long)row, (long long)vocab);
@@ -144,7 +153,7 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
     int32_t first_max = 0;
     if (target >= 0) {
       CrossEntropyRow row = cross_entropy_row<false>(x, vocab, NULL, NULL);
-      loss = cross_entropy_loss(row, x[target]);
+      loss = cross_entropy_loss(row.max, row.sum, x[target]);
       first_max = x[target] == row.max;          // only then look for an equal one before it
       for (int64_t j = 0; first_max && j < target; j++) first_max = x[j] < row.max;
     }
@@ -153,18 +162,11 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
   });
 }
 
-// The factor 1 - (x/cap)^2 by which soft-capping multiplies gradients; x: the capped logit.
-INLINE vf cross_entropy_uncap(vf x, vf inverse_cap) {
-  const vf y = vf_mul(x, inverse_cap);
-  return vf_sub(vf_set1(1.0f), vf_mul(y, y));
-}
 // x: the row's logits, which `to` may overwrite.
 template <class T, class X>
 static void cross_entropy_gradient_row(T *to, const X *x, const float *kept, const float *maxima, CrossEntropyRow row,
                                        int64_t target, int64_t vocab, int64_t Vp, float scale, float softcap) {
-  const vf inverse_cap = vf_set1(softcap > 0.0f ? 1.0f / softcap : 0.0f);
-  const float target_factor =
-      softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(to_f32(x[target])), inverse_cap)) : 1.0f;
+  const float inverse_cap = softcap > 0.0f ? 1.0f / softcap : 0.0f, target_logit = to_f32(x[target]);
   float p_target = 0.0f;
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
     const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
@@ -176,13 +178,12 @@ static void cross_entropy_gradient_row(T *to, const X *x, const float *kept, con
     for (; j + VF <= end && softcap == 0.0f; j += VF) vf_store(to + j, vf_mul(vf_load(kept + j), factor));
     for (; j < end; j += VF) {                   // the rest, or all if there is a cap
       const int64_t n = end - j < VF ? end - j : VF;
-      vf d = vf_mul(vf_load_n(kept + j, n), factor);
-      if (softcap > 0.0f) d = vf_mul(d, cross_entropy_uncap(vf_load_n(x + j, n), inverse_cap));
-      vf_store_n(to + j, d, n);
+      const vf uncap = cross_entropy_uncap(vf_load_n(x + j, n), inverse_cap);
+      vf_store_n(to + j, vf_mul(vf_mul(vf_load_n(kept + j, n), factor), uncap), n);
     }
   }
   memset((void *)(to + vocab), 0, (size_t)(Vp - vocab) * sizeof(T));
-  round_to(to + target, (p_target - 1.0f) * scale * target_factor);
+  round_to(to + target, cross_entropy_target(p_target, target_logit, scale, inverse_cap));
 }
 // One thread's rows [from, to).
 template <class T, class X>
@@ -198,7 +199,7 @@ static void cross_entropy_backward_rows(float *losses, T *dlogits, const X *logi
       continue;
     }
     const CrossEntropyRow row = cross_entropy_row<true>(x, vocab, kept, kept + Vp);
-    losses[r] = cross_entropy_loss(row, to_f32(x[targets[r]]));
+    losses[r] = cross_entropy_loss(row.max, row.sum, to_f32(x[targets[r]]));
     cross_entropy_gradient_row(dlogits + r * Vp, x, kept, kept + Vp, row, targets[r], vocab, Vp,
                                weights ? scale * weights[r] : scale, softcap);
   }
@@ -273,9 +274,6 @@ struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a lo
 // first column, which is column `from` of the row.
 struct CrossEntropyRange { int from, first, end, step; };
 
-__device__ static inline float cross_entropy_exp(float x, float max) {
-  return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
-}
 HD CrossEntropyRange cross_entropy_range(CrossEntropyParts p, int part, int thread, int W) {
   const int from = part * p.each, rest = p.columns - from;
   return {from, thread * W, p.each < rest ? p.each : rest, p.threads * W};
@@ -325,9 +323,6 @@ __device__ static inline CrossEntropySum cross_entropy_join(const float2 *found,
   const float most = warp_max(mine.x);
   return {most, warp_sum(mine.y * cross_entropy_exp(mine.x, most)), false};
 }
-__device__ static inline float cross_entropy_loss(CrossEntropySum s, float target_logit) {
-  return s.sum >= 1.0f ? vf_log(s.sum) - (target_logit - s.max) : NAN;
-}
 __device__ static inline void cross_entropy_check(int32_t target, int64_t vocab) {
   DEVICE_CHECK(target >= -1 && target < vocab, "cross_entropy: a target outside the vocabulary");
 }
@@ -361,7 +356,7 @@ cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logit
   __syncthreads();
   const CrossEntropySum s = cross_entropy_join(found, p.warps);
   if (threadIdx.x) return;
-  losses[r] = cross_entropy_loss(s, target_logit);
+  losses[r] = cross_entropy_loss(s.max, s.sum, target_logit);
   correct[r] = !*beaten && target_logit == s.max;
 }
 void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
@@ -382,10 +377,6 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
            vocab, p);
 }
 
-// The factor 1 - (x/cap)^2 by which soft-capping multiplies gradients; x: the capped logit. inverse_cap 0: factor 1.
-__device__ static inline float cross_entropy_uncap(float x, float inverse_cap) {
-  return inverse_cap > 0.0f ? 1.0f - (x * inverse_cap) * (x * inverse_cap) : 1.0f;
-}
 // Writes a range's gradient, the last columns first. x, to and vocab: as for cross_entropy_add. In place, a thread
 // overwrites only columns that no other thread reads.
 template <class T, class X, int W>
@@ -471,7 +462,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
     __syncthreads();
   }
   const CrossEntropySum s = cross_entropy_join(found, p.warps);
-  if (threadIdx.x == 0 && rank == 0) losses[r] = cross_entropy_loss(s, target_logit);
+  if (threadIdx.x == 0 && rank == 0) losses[r] = cross_entropy_loss(s.max, s.sum, target_logit);
   const float inverse_sum = 1.0f / s.sum;
   scale *= state->loss_scale;
   if (weights) scale *= weights[r];
@@ -482,8 +473,8 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
                               (int)vocab - range.from);
     const int hit = target - range.from;         // the thread that wrote this column writes it again
     if (hit >= 0 && hit < range.end && hit / W % p.threads == thread)
-      round_to(to + target, (cross_entropy_exp(target_logit, s.max) * inverse_sum - 1.0f) * scale *
-                                cross_entropy_uncap(target_logit, inverse_cap));
+      round_to(to + target, cross_entropy_target(cross_entropy_exp(target_logit, s.max) * inverse_sum, target_logit,
+                                                 scale, inverse_cap));
   }
 }
 

@@ -56,91 +56,97 @@ void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor to
 }
 #endif
 
-#if PART_CPU
+#if PART_CPU || PART_CUDA
+#include "flat.cuh"
 #include "random.h"
 
-template <class T, bool DROP>
-INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
-                                    int64_t n, vf scale) {
-  vf x = vf_load_n(wte, n);
-  x = wpe ? vf_fma(x, scale, vf_load_n(wpe, n)) : vf_mul(x, scale);
-  if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
-  vf_store_n(out, x, n);
+template <class T> struct EmbeddingOp {          // rows of out; wpe, starts NULL: absent
+  T *out;
+  const T *wte, *wpe;
+  const int32_t *tokens, *starts;
+  int64_t vocab, seq_len, C;
+  float scale;
+  DropKey drop;
+  const StepState *state;
+  template <class N> LANES_OF void at(int64_t r, int64_t i, N n) const {
+    const int64_t t = r % seq_len, token = tokens[r];
+    DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
+    auto x = vf_load_n(wte + token * C + i, n);
+    if (wpe) {
+      auto position = vf_load_n(wpe + (t - (starts ? starts[r] : 0)) * C + i, n);
+      each(n, [this](vf &x, vf y) LANES_EACH { x = vf_fma(x, vf_set1(scale), y); }, x, position);
+    } else {
+      each(n, [this](vf &x) LANES_EACH { x = vf_mul(x, vf_set1(scale)); }, x);
+    }
+    if (drop.on) x = dropped(x, &drop, drop_step(&drop, state), drop.sample0 + r / seq_len, t * C + i, n);
+    vf_store_n(out + r * C + i, x, n);
+  }
+};
+#if PART_CPU                                     // CUDA's kernels check
+static void embedding_check(Tensor tokens, int64_t vocab) {
+  for (int64_t r = 0; r < numel(tokens); r++) {
+    const int32_t token = ((const int32_t *)tokens.data)[r];
+    CHECK(token >= 0 && token < vocab, "embedding: token %d at position %lld, the table has %lld rows", token,
+          (long long)r, (long long)vocab);
+  }
 }
-
-template <class T, bool DROP>
-static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows,
-                                   int64_t seq_len, Dropout drop, const int32_t *starts, float scale) {
-  const int64_t C = wte.shape[1], vocab = wte.shape[0];
-  parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
-    const int64_t t = r % seq_len, sample = drop.sample0 + r / seq_len, token = tokens[r];
-    CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows",
-          (long long)token, (long long)r, (long long)vocab);
-    const Dropout d = drop;                      // a private copy stays in registers
-    const T *row = (const T *)wte.data + token * C;
-    const T *position = wpe ? wpe + (t - (starts ? starts[r] : 0)) * C : NULL;
-    T *to = out + r * C;
-    const vf times = vf_set1(scale);
-    for (int64_t i = 0; i < C; i += VF)
-      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i,
-                                       C - i < VF ? C - i : VF, times);
-  });
-}
+#endif
 void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
                             Tensor starts, float scale) {
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
-  const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
-  const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
-  if (drop.p > 0.0f)
-    DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s, scale));
-  else
-    DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s,
-                                              scale));
+#if PART_CPU
+  embedding_check(tokens, wte.shape[0]);
+#endif
+  DISPATCH(out.dtype, T, {
+    const EmbeddingOp<T> op = {(T *)out.data, (const T *)wte.data, (const T *)wpe.data, (const int32_t *)tokens.data,
+                               (const int32_t *)starts.data, wte.shape[0], tokens.shape[1], wte.shape[1], scale,
+                               drop_key(drop), c->state};
+    flat_rows(c, op, numel(tokens), op.C, op.out, op.wte, op.wpe);
+  });
 }
+#endif
 
+#if PART_CPU
 struct EmbeddingBackward {                       // one call; dwte or dwpe NULL: absent
   float *dwte, *dwpe;
   const int32_t *tokens;
   int64_t B, seq_len, n_positions, C;
   bool add;                                      // to dwpe; dwte is always added to
-  Dropout drop;
+  DropKey drop;
+  uint32_t step;
   const int32_t *starts;                         // NULL: sequences are documents
   float scale;                                   // of dwte
 };
 // n <= 16 elements of dout after dropout.
 template <class T, bool DROP>
-INLINE vf embedding_gradient(const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n) {
-  vf g = vf_load_n(dout, n);
-  return DROP ? vf_mul(g, dropout_scale16(d, s, e)) : g;
+INLINE vf embedding_gradient(const EmbeddingBackward *p, const T *dout, int64_t sample, int64_t e, int64_t n) {
+  const vf g = vf_load_n(dout, n);
+  return DROP ? dropped(g, &p->drop, p->step, p->drop.sample0 + sample, e, n) : g;
 }
 
 template <class T, bool DROP>
-INLINE void embedding_add_word(float *word, const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n,
-                               vf scale) {
-  vf_store_n(word, vf_fma(embedding_gradient<T, DROP>(dout, d, s, e, n), scale, vf_load_n(word, n)), n);
+INLINE void embedding_add_word(const EmbeddingBackward *p, float *word, const T *dout, int64_t sample, int64_t e,
+                               int64_t n, float scale) {
+  const vf g = embedding_gradient<T, DROP>(p, dout, sample, e, n);
+  vf_store_n(word, vf_fma(g, vf_set1(scale), vf_load_n(word, n)), n);
 }
 // One thread's columns [from, to) of dwte: all positions in order.
 template <class T, bool DROP>
 static void embedding_backward_words(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
-  const vf scale = vf_set1(p.scale);
   for (int64_t b = 0; b < p.B; b++)
     for (int64_t t = 0; t < p.seq_len; t++) {
       const T *g = dout + (b * p.seq_len + t) * p.C;
       float *word = p.dwte + p.tokens[b * p.seq_len + t] * p.C;
       for (int64_t i = from; i < to; i += VF)
-        embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i,
-                                    to - i < VF ? to - i : VF, scale);
+        embedding_add_word<T, DROP>(&p, word + i, g + i, b, t * p.C + i, to - i < VF ? to - i : VF, p.scale);
     }
 }
 // n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it is added to dwpe.
 template <class T, bool DROP>
 INLINE void embedding_sum_position(const EmbeddingBackward *p, const T *dout, int64_t e, int64_t n) {
-  vf sum = embedding_gradient<T, DROP>(dout + e, &p->drop, p->drop.sample0, e, n);
+  vf sum = embedding_gradient<T, DROP>(p, dout + e, 0, e, n);
   for (int64_t b = 1; b < p->B; b++) {
     const T *g = dout + b * p->seq_len * p->C + e;
-    sum = vf_add(sum, embedding_gradient<T, DROP>(g, &p->drop, p->drop.sample0 + b, e, n));
+    sum = vf_add(sum, embedding_gradient<T, DROP>(p, g, b, e, n));
   }
   if (p->add) sum = vf_add(vf_load_n(p->dwpe + e, n), sum);
   vf_store_n(p->dwpe + e, sum, n);
@@ -151,9 +157,9 @@ template <class T, bool DROP>
 static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
   const int64_t rows = p.B ? p.seq_len : 0;
   for (int64_t t = 0; t < rows; t++) {
-    int64_t i = from;
-    for (; i + VF <= to; i += VF) embedding_sum_position<T, DROP>(&p, dout, t * p.C + i, VF);
-    if (i < to) embedding_sum_position<T, DROP>(&p, dout, t * p.C + i, to - i);
+    vf_walk(to - from, [&](int64_t i, int64_t n) LANES_EACH {
+      embedding_sum_position<T, DROP>(&p, dout, t * p.C + from + i, n);
+    });
   }
   if (!p.add && to > from)
     for (int64_t t = rows; t < p.n_positions; t++)
@@ -166,9 +172,8 @@ static void embedding_backward_documents(EmbeddingBackward p, const T *dout, int
     memset(p.dwpe + r * p.C + from, 0, (size_t)(to - from) * sizeof(float));
   for (int64_t r = 0; r < p.B * p.seq_len; r++)
     for (int64_t i = from, t = r % p.seq_len; i < to; i += VF)
-      embedding_add_word<T, DROP>(p.dwpe + (t - p.starts[r]) * p.C + i, dout + r * p.C + i, &p.drop,
-                                  p.drop.sample0 + r / p.seq_len, t * p.C + i, to - i < VF ? to - i : VF,
-                                  vf_set1(1.0f));
+      embedding_add_word<T, DROP>(&p, p.dwpe + (t - p.starts[r]) * p.C + i, dout + r * p.C + i, r / p.seq_len,
+                                  t * p.C + i, to - i < VF ? to - i : VF, 1.0f);
 }
 template <class T, bool DROP>
 static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
@@ -179,15 +184,11 @@ static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64
 // Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
 void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
                              Accumulate mode, Tensor starts, float scale) {
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t C = dout.shape[2], vectors = (C + VF - 1) / VF;
   const EmbeddingBackward p = {(float *)dwte.data, (float *)dwpe.data, (const int32_t *)tokens.data, tokens.shape[0],
-                               tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop,
-                               (const int32_t *)starts.data, scale};
-  for (int64_t r = 0; p.dwte && r < p.B * p.seq_len; r++)
-    CHECK(p.tokens[r] >= 0 && p.tokens[r] < dwte.shape[0],
-          "embedding: token %d at position %lld, the table has %lld rows", p.tokens[r], (long long)r,
-          (long long)dwte.shape[0]);
+                               tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop_key(drop),
+                               drop.p > 0.0f ? c->state->in.step : 0, (const int32_t *)starts.data, scale};
+  if (p.dwte) embedding_check(tokens, dwte.shape[0]);
   parallel_for(c->threads, 0, c->threads, 1, [=](int64_t thread) {
     int64_t from = vectors * thread / c->threads * VF, to = vectors * (thread + 1) / c->threads * VF;
     if (to > C) to = C;

@@ -1,10 +1,9 @@
-// embedding_cuda.cuh: the CUDA part of embedding.cuh.
+// embedding_cuda.cuh: embedding_backward on CUDA.
 //
-//   forward    a block walks the columns of one position
-//   backward   the positions are sorted by token (ties in order of position), so that the positions of one token are
-//              neighbours. Then a block adds the gradients of one token to its row of dwte in order of position, as
-//              the CPU does, with bitwise identical results, however many positions a token has. A second kernel sums
-//              dwpe. If dwte is absent nothing is sorted.
+// The positions are sorted by token (ties in order of position), so that the positions of one token are neighbours.
+// Then a block adds the gradients of one token to its row of dwte in order of position, as the CPU does, with bitwise
+// identical results, however many positions a token has. A second kernel sums dwpe. If dwte is absent nothing is
+// sorted.
 //
 // The sort: chunks of 1024 positions are ranked by counting, each within a block. The place of a position among all is
 // its rank in its own chunk plus, for every other chunk, the result of a binary search there. Two launches, no atomics,
@@ -13,44 +12,6 @@
 #include "embedding.cuh"
 #include "workspace.h"
 #include "kernels/cuda/lane.cuh"
-
-// ---- forward -------------------------------------------------------------------------------------------------------
-template <class T, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS)
-embedding_forward_kernel(T *out, const int32_t *tokens, const T *wte, const T *wpe, int64_t vocab, int64_t seq_len,
-                         int64_t C, DropKey drop, const StepState *state, const int32_t *starts, float scale) {
-  const int64_t r = blockIdx.x, t = r % seq_len, token = tokens[r], row = t - (starts ? starts[r] : 0);
-  const uint32_t step = drop_step(&drop, state);
-  DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
-  for (int64_t i = (int64_t)threadIdx.x * W; i < C; i += (int64_t)blockDim.x * W) {
-    Lanes<W> x = lanes_load<W>(wte + token * C + i);
-    const Lanes<W> position = wpe ? lanes_load<W>(wpe + row * C + i) : lanes_of<W>(0.0f);
-    UNROLL for (int k = 0; k < W; k++) x.x[k] = fmaf(x.x[k], scale, position.x[k]);
-    if (drop.on) x = lanes_drop<W>(x, &drop, step, drop.sample0 + r / seq_len, t * C + i);
-    lanes_store<W>(out + r * C + i, x);
-  }
-}
-// Threads for a row of C columns taken W at a time.
-static inline unsigned embedding_threads(int64_t C, int W) {
-  const int64_t warps = (C + (int64_t)W * WARP - 1) / ((int64_t)W * WARP);
-  return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
-}
-void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                            Tensor starts, float scale) {
-  const int64_t rows = numel(tokens), seq_len = tokens.shape[1], C = wte.shape[1];
-  const bool wide = C % LANES == 0 && lanes_aligned(out.data, wte.data, wpe.data);
-  const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
-  const DropKey key = drop_key(drop);
-  if (rows == 0) return;
-  DISPATCH(out.dtype, T, {
-    if (wide) LAUNCH((embedding_forward_kernel<T, LANES>), (unsigned)rows, embedding_threads(C, LANES), 0, STREAM(c),
-                     (T *)out.data, ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key,
-                     c->state, s, scale);
-    else LAUNCH((embedding_forward_kernel<T, 1>), (unsigned)rows, embedding_threads(C, 1), 0, STREAM(c), (T *)out.data,
-                ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key, c->state,
-                s, scale);
-  });
-}
 
 // ---- backward: the sort --------------------------------------------------------------------------------------------
 enum { EMBEDDING_CHUNK = 1024, EMBEDDING_PLACES = 8 };
@@ -127,7 +88,7 @@ __device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> 
                                                      uint32_t step) {
   if (!p->drop.on) return g;
   const uint32_t sample = (uint32_t)r / (uint32_t)p->seq_len, t = (uint32_t)r % (uint32_t)p->seq_len;
-  return lanes_drop<W>(g, &p->drop, step, p->drop.sample0 + sample, t * p->C + i);
+  return dropped(g, &p->drop, step, p->drop.sample0 + sample, t * p->C + i, LaneCount<W>());
 }
 // Adds the gradients from `place` of the sorted order on, as long as they belong to one token, to columns
 // i .. i + W - 1 of its row. Several rows are in flight at a time; they are added in order.
@@ -212,6 +173,11 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_documents_k
       UNROLL for (int k = 0; k < W; k++) sum.x[k] += g.x[k];
     }
   lanes_store<W>(p.dwpe + t * p.C + i, sum);
+}
+// Threads for a row of C columns taken W at a time.
+static inline unsigned embedding_threads(int64_t C, int W) {
+  const int64_t warps = (C + (int64_t)W * WARP - 1) / ((int64_t)W * WARP);
+  return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
 }
 // rows: number of rows of dwpe that are written.
 template <class T, int W>

@@ -22,20 +22,15 @@
 #include "formulas.cuh"
 
 #if PART_CPU
-#define LANES_OF inline __attribute__((always_inline))
-#define LANES_EACH __attribute__((always_inline))
+#define DEVICE_CHECK(cond, what) ((void)0)          // a CPU checks before it runs an op
 static const int64_t FLAT_PIECE = 4096;          // elements that a thread takes at a time; a multiple of VF
-
-template <class F, class... V> INLINE void each(int64_t, F f, V &...x) { f(x...); }
 
 // f(i, n) for runs of n <= 16 elements.
 template <class F> static void flat_walk(Ctx *c, int64_t n, F f) {
   parallel_for(n > 4 * FLAT_PIECE ? c->threads : 1, 0, n, FLAT_PIECE, [=](int64_t at) {
     const F mine = f;                            // a private copy stays in registers
-    const int64_t end = at + FLAT_PIECE < n ? at + FLAT_PIECE : n;
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) mine(i, (int64_t)VF);
-    if (i < end) mine(i, end - i);
+    const int64_t here = n - at < FLAT_PIECE ? n - at : FLAT_PIECE;
+    vf_walk(here, [&](int64_t i, int64_t count) LANES_EACH { mine(at + i, count); });
   });
 }
 template <class Op, class... P> static void flat(Ctx *c, Op op, int64_t n, P *...) {
@@ -48,20 +43,12 @@ template <int = 0, class Op, class... P> static void flat_by(Ctx *c, Op op, int6
 template <class Op, class... P> static void flat_rows(Ctx *c, Op op, int64_t R, int64_t C, P *...) {
   parallel_for(c->threads, 0, R, 1, [=](int64_t r) {
     const Op mine = op;
-    int64_t i = 0;
-    for (; i + VF <= C; i += VF) mine.at(r, i, (int64_t)VF);
-    if (i < C) mine.at(r, i, C - i);
+    vf_walk(C, [&](int64_t i, int64_t count) LANES_EACH { mine.at(r, i, count); });
   });
 }
 #endif
 
 #if PART_CUDA
-#define LANES_OF __device__ inline
-#define LANES_EACH
-
-template <int W, class F, class... V> INLINE void each(LaneCount<W>, F f, V &...x) {
-  UNROLL for (int k = 0; k < W; k++) f(x.x[k]...);
-}
 // Elements at a time: 16 bytes of the widest type.
 template <class... P> static constexpr int FLAT_WIDTH = ((sizeof(P) > 2) || ...) ? (int)LANES_FLAT : (int)LANES;
 

@@ -9,24 +9,29 @@
 #endif
 
 #if PART_CPU || PART_CUDA
-// 2^x: x = n + f exactly, |f| <= 1/2, minimax polynomial of degree 6 in f with p(0) = 1 (relative error 2e-9). Adding
-// 1.5 2^23 + 127 rounds x and leaves n + 127 in the lowest bits; a shift then puts it in the exponent's place. Error
-// below 1 ulp. Results below 2^-126 are 0 (so 2^-inf = 0), above 2^127.5 Inf. e^x is 2^(x log2 e), with log2 e merged
-// into the factor of x: 8 operations of the multipliers instead of the 11 of splitting x by ln 2, in 0.6 times the time
-// on Zen 4.
-INLINE vf vf_exp2(vf x) {
-  const vm tiny = vf_lt(x, vf_set1(-126.0f));
-  x = vf_min(vf_set1(128.0f), x);                // in this order a NaN stays a NaN
-  const vf shift = vf_set1(12582912.0f + 127.0f), t = vf_add(x, shift), f = vf_sub(x, vf_sub(t, shift));
+// 2^f, |f| <= 1/2: minimax polynomial of degree 6 with p(0) = 1 (relative error 2e-9 before rounding).
+INLINE vf vf_exp2_fraction(vf f) {
   vf p = vf_set1(0.0001535336196f);
   p = vf_fma(p, f, vf_set1(0.001339887385f));
   p = vf_fma(p, f, vf_set1(0.009618436918f));
   p = vf_fma(p, f, vf_set1(0.05550332367f));
   p = vf_fma(p, f, vf_set1(0.2402264774f));
   p = vf_fma(p, f, vf_set1(0.6931471825f));
-  p = vf_fma(p, f, vf_set1(1.0f));
-  return vf_zero_where(tiny, vf_mul(p, vi_as_float(vi_shl(vf_bits(t), 23))));
+  return vf_fma(p, f, vf_set1(1.0f));
 }
+// 2^x: x = n + f exactly. Adding 1.5 2^23 + 127 rounds x and leaves n + 127 in the lowest bits; a shift then puts it in
+// the exponent's place. Error below 1 ulp. Results below 2^-126 are 0 (so 2^-inf = 0), above 2^127.5 Inf. e^x is
+// 2^(x log2 e), with log2 e merged into the factor of x: 8 operations of the multipliers instead of the 11 of splitting
+// x by ln 2, in 0.6 times the time on Zen 4.
+INLINE vf vf_exp2(vf x) {
+  const vm tiny = vf_lt(x, vf_set1(-126.0f));
+  x = vf_min(vf_set1(128.0f), x);                // in this order a NaN stays a NaN
+  const vf shift = vf_set1(12582912.0f + 127.0f), t = vf_add(x, shift), f = vf_sub(x, vf_sub(t, shift));
+  return vf_zero_where(tiny, vf_mul(vf_exp2_fraction(f), vi_as_float(vi_shl(vf_bits(t), 23))));
+}
+#if PART_CPU
+INLINE vf fast_exp2(vf x) { return vf_exp2(x); } // CUDA has an instruction (gpu.h)
+#endif
 
 // x, which is no NaN, rounded to bf16 by 16 random bits: away from 0 with the probability that what is cut off is of
 // the distance of x's two neighbours in bf16, so that the mean is x (stochastic rounding).
@@ -57,6 +62,11 @@ INLINE vf vf_log(vf x) {
   p = vf_fma(z, vf_set1(-0.5f), p);
   return vf_fma(fe, vf_set1(0.693359375f), vf_add(t, p));
 }
+
+// ln of a sum of 2^x: from the largest x, and from the ln of the sum of 2^(x - max).
+INLINE vf vf_log_sum(vf max, vf log_sum) { return vf_fma(max, vf_set1(0.693147181f), log_sum); }
+// The gradient of an argument of a softmax: p is its result, whose gradient is dp, and mean the sum of all p dp.
+INLINE vf vf_softmax_grad(vf p, vf dp, vf mean) { return vf_mul(p, vf_sub(dp, mean)); }
 
 // sin(2 pi t) for 0 <= t < 5/4: t is reduced to a quarter turn around 0 without error; then the Taylor polynomial of
 // degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32 precision.

@@ -123,25 +123,13 @@ void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
 
 #if PART_CPU
 
-// The bits of the largest magnitude among n elements.
-template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
-  const vi magnitude = vi_set1(0x7fffffff);
-  vi most = vi_set1(0);
-  int64_t i = 0;
-  for (; i + VF <= n; i += VF) most = vi_max(most, vi_and(vf_bits(vf_load(in + i)), magnitude));
-  if (i < n) most = vi_max(most, vi_and(vf_bits(vf_load_n(in + i, n - i)), magnitude));
-  int32_t lane[VF], largest = 0;
-  vi_store(lane, most);
-  for (int k = 0; k < VF; k++) if (lane[k] > largest) largest = lane[k];
-  return largest;
-}
 template <class T> static int32_t absmax_range(Ctx *c, const T *in, int64_t n) {
   int32_t most = 0, *const of_all = &most;
   parallel(n > 4 * FLAT_PIECE ? c->threads : 1, [=](int thread, int threads) {
     const ThreadShare share = thread_share(n, FLAT_PIECE, thread, threads);
     int32_t mine = 0;
     for (int64_t at = share.begin; at < share.end; at += FLAT_PIECE) {
-      const int32_t piece = absmax_piece(in + at, at + FLAT_PIECE < n ? FLAT_PIECE : n - at);
+      const int32_t piece = vf_largest(in + at, at + FLAT_PIECE < n ? FLAT_PIECE : n - at);
       if (piece > mine) mine = piece;
     }
     thread_max(of_all, mine);

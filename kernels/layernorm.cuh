@@ -86,9 +86,28 @@ void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight
 }
 #endif
 
-#if PART_CPU
+#if PART_CPU || PART_CUDA
+#include "formulas.cuh"
 #include "random.h"
 
+INLINE float layernorm_rstd(float squares, int64_t n, float eps) { return 1.0f / sqrtf(squares / (float)n + eps); }
+INLINE vf layernorm_hat(vf x, vf mean, vf rstd) { return vf_mul(vf_sub(x, mean), rstd); }
+INLINE vf layernorm_out(vf x, vf mean, vf rstd, vf weight, vf bias) {
+  return vf_fma(layernorm_hat(x, mean, rstd), weight, bias);
+}
+// The sums of g and of g xhat along a row, which divided by C are the means below.
+INLINE void layernorm_add(vf *g_sum, vf *gx_sum, vf dout, vf weight, vf xhat) {
+  const vf g = vf_mul(dout, weight);
+  *g_sum = vf_add(*g_sum, g);
+  *gx_sum = vf_fma(g, xhat, *gx_sum);
+}
+INLINE vf layernorm_gradient(vf dresidual, vf dout, vf weight, vf xhat, vf rstd, vf g_mean, vf gx_mean) {
+  const vf g = vf_mul(dout, weight);
+  return vf_fma(rstd, vf_sub(vf_sub(g, g_mean), vf_mul(xhat, gx_mean)), dresidual);
+}
+#endif
+
+#if PART_CPU
 // The workspace holds weight and bias in fp32, then two sums per column and block of rows.
 static size_t layernorm_workspace_needed(int64_t rows, int64_t C) {
   int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
@@ -117,7 +136,8 @@ template <class T> struct LayernormForward {     // pointers of one call
   const float *weight, *bias;
   int64_t C, seq_len;
   float eps;
-  Dropout drop;
+  DropKey drop;
+  uint32_t step;
 };
 
 template <class T> INLINE vf layernorm_squares(vf sum, const T *x, vf mean, int64_t n) {
@@ -127,8 +147,8 @@ template <class T> INLINE vf layernorm_squares(vf sum, const T *x, vf mean, int6
 }
 template <class T> INLINE void layernorm_write(const LayernormForward<T> *p, T *out, const T *x, int64_t i, vf mean,
                                                vf rstd, int64_t n) {
-  vf xhat = vf_mul(vf_sub(vf_load_n(x + i, n), mean), rstd);
-  vf_store_n(out + i, vf_fma(xhat, vf_load_n(p->weight + i, n), vf_load_n(p->bias + i, n)), n);
+  const vf weight = vf_load_n(p->weight + i, n), bias = vf_load_n(p->bias + i, n);
+  vf_store_n(out + i, layernorm_out(vf_load_n(x + i, n), mean, rstd, weight, bias), n);
 }
 // Row r, which is x, and the sum of its elements. The second pass over a row in L1 costs little and avoids the
 // cancellation of sum x^2 - mean^2.
@@ -138,22 +158,17 @@ template <class T> INLINE void layernorm_finish_row(const LayernormForward<T> *p
   const vf mean = vf_set1(p->mean ? vf_sum(sum) / (float)C : 0.0f);
   if (p->mean) p->mean[r] = vf_first_lane(mean);
   vf squares = vf_zero();
-  int64_t i = 0;
-  for (; i + VF <= C; i += VF) squares = layernorm_squares(squares, x + i, mean, VF);
-  if (i < C) squares = layernorm_squares(squares, x + i, mean, C - i);
-  p->rstd[r] = 1.0f / sqrtf(vf_sum(squares) / (float)C + p->eps);
+  vf_walk(C, [&](int64_t i, int64_t n) LANES_EACH { squares = layernorm_squares(squares, x + i, mean, n); });
+  p->rstd[r] = layernorm_rstd(vf_sum(squares), C, p->eps);
   const vf rstd = vf_set1(p->rstd[r]);
-  for (i = 0; i + VF <= C; i += VF) layernorm_write(p, out, x, i, mean, rstd, VF);
-  if (i < C) layernorm_write(p, out, x, i, mean, rstd, C - i);
+  vf_walk(C, [&](int64_t i, int64_t n) LANES_EACH { layernorm_write(p, out, x, i, mean, rstd, n); });
 }
 template <class T> static void layernorm_forward_rows(Ctx *c, LayernormForward<T> call, int64_t rows) {
   parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const LayernormForward<T> p = call;          // a private copy stays in registers
     const T *x = p.in + r * p.C;
     vf sum = vf_zero();
-    int64_t i = p.mean ? 0 : p.C;
-    for (; i + VF <= p.C; i += VF) sum = vf_add(sum, vf_load(x + i));
-    if (i < p.C) sum = vf_add(sum, vf_load_n(x + i, p.C - i));
+    vf_walk(p.mean ? p.C : 0, [&](int64_t i, int64_t n) LANES_EACH { sum = vf_add(sum, vf_load_n(x + i, n)); });
     layernorm_finish_row(&p, r, x, sum);
   });
 }
@@ -165,7 +180,8 @@ static LayernormForward<T> layernorm_forward_call(Ctx *c, Tensor residual, Tenso
   float *room = (float *)c->workspace;
   return {(T *)out.data,    (T *)residual.data, (float *)mean.data, (float *)rstd.data,
           (const T *)in.data, (const T *)branch.data, layernorm_widened(room, (const T *)weight.data, C, 1.0f),
-          layernorm_widened(room + C, (const T *)bias.data, C, 0.0f), C, in.shape[1], eps, drop};
+          layernorm_widened(room + C, (const T *)bias.data, C, 0.0f), C, in.shape[1], eps, drop_key(drop),
+          drop.p > 0.0f ? c->state->in.step : 0};
 }
 void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
                             Tensor bias, float eps) {
@@ -177,9 +193,10 @@ void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor
 }
 
 template <class T, bool DROP>
-INLINE vf layernorm_add(const LayernormForward<T> *p, vf sum, int64_t at, int64_t sample, int64_t element, int64_t n) {
+INLINE vf layernorm_residual(const LayernormForward<T> *p, vf sum, int64_t at, int64_t sample, int64_t element,
+                             int64_t n) {
   vf x = vf_load_n(p->branch + at, n);
-  if (DROP) x = vf_mul(x, dropout_scale16(&p->drop, sample, element));
+  if (DROP) x = dropped(x, &p->drop, p->step, sample, element, n);
   x = vf_add(vf_load_n(p->in + at, n), x);
   return vf_add(sum, vf_keep_n(p->residual + at, x, n));         // as stored, so that backward sees the same numbers
 }
@@ -189,16 +206,15 @@ static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t ro
     const LayernormForward<T> p = call;
     const int64_t C = p.C, at = r * C, sample = p.drop.sample0 + r / p.seq_len, element = r % p.seq_len * C;
     vf sum = vf_zero();
-    int64_t i = 0;
-    for (; i + VF <= C; i += VF) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, VF);
-    if (i < C) sum = layernorm_add<T, DROP>(&p, sum, at + i, sample, element + i, C - i);
+    vf_walk(C, [&](int64_t i, int64_t n) LANES_EACH {
+      sum = layernorm_residual<T, DROP>(&p, sum, at + i, sample, element + i, n);
+    });
     layernorm_finish_row(&p, r, p.residual + at, sum);
   });
 }
 void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
                                      Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
   layernorm_check_workspace("residual_layernorm_forward", c, 0, in.shape[2]);
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
   DISPATCH(in.dtype, T, {
     const LayernormForward<T> p =
         layernorm_forward_call<T>(c, residual, out, mean, rstd, in, branch, weight, bias, eps, drop);
@@ -213,42 +229,42 @@ template <class T> struct LayernormBackward {    // pointers of one call
   const T *dout, *residual;
   const float *weight, *mean, *rstd;
   int64_t C, seq_len;
-  Dropout drop;
+  DropKey drop;
+  uint32_t step;
 };
 struct LayernormRow { vf mean, rstd, g_mean, gx_mean; };         // means of g and g xhat: sums, then divided
 
 template <class T>
 INLINE void layernorm_backward_sums(const LayernormBackward<T> *p, LayernormRow *s, int64_t at, int64_t i, int64_t n) {
-  const vf g = vf_mul(vf_load_n(p->dout + at + i, n), vf_load_n(p->weight + i, n));        // missing lanes are 0
-  s->g_mean = vf_add(s->g_mean, g);
-  s->gx_mean = vf_fma(g, vf_mul(vf_sub(vf_load_n(p->residual + at + i, n), s->mean), s->rstd), s->gx_mean);
+  const vf xhat = layernorm_hat(vf_load_n(p->residual + at + i, n), s->mean, s->rstd);
+  const vf weight = vf_load_n(p->weight + i, n);                 // missing lanes are 0
+  layernorm_add(&s->g_mean, &s->gx_mean, vf_load_n(p->dout + at + i, n), weight, xhat);
 }
 // dweight, dbias of this block of rows.
 template <class T, bool BRANCH, bool DROP>
 INLINE void layernorm_backward_write(const LayernormBackward<T> *p, const LayernormRow *s, float *dweight, float *dbias,
                                      int64_t at, int64_t i, int64_t sample, int64_t element, int64_t n) {
   const int64_t e = at + i;
-  const vf dout = vf_load_n(p->dout + e, n), g = vf_mul(dout, vf_load_n(p->weight + i, n));
-  const vf xhat = vf_mul(vf_sub(vf_load_n(p->residual + e, n), s->mean), s->rstd);
+  const vf dout = vf_load_n(p->dout + e, n), weight = vf_load_n(p->weight + i, n);
+  const vf xhat = layernorm_hat(vf_load_n(p->residual + e, n), s->mean, s->rstd);
   vf_store_n(dweight + i, vf_fma(dout, xhat, vf_load_n(dweight + i, n)), n);
   vf_store_n(dbias + i, vf_add(dout, vf_load_n(dbias + i, n)), n);
-  const vf dx = vf_sub(vf_sub(g, s->g_mean), vf_mul(xhat, s->gx_mean));
-  vf stored = vf_keep_n(p->dresidual + e, vf_fma(s->rstd, dx, vf_load_n(p->dresidual + e, n)), n);
-  if (DROP) stored = vf_mul(stored, dropout_scale16(&p->drop, sample, element + i));
+  const vf dresidual = vf_load_n(p->dresidual + e, n);
+  vf stored = vf_keep_n(p->dresidual + e, layernorm_gradient(dresidual, dout, weight, xhat, s->rstd, s->g_mean,
+                                                             s->gx_mean), n);
+  if (DROP) stored = dropped(stored, &p->drop, p->step, sample, element + i, n);
   if (BRANCH) vf_store_n(p->dbranch + e, stored, n);
 }
 template <class T, bool BRANCH, bool DROP>
 static void layernorm_backward_row(const LayernormBackward<T> *p, float *dweight, float *dbias, int64_t r) {
   const int64_t C = p->C, sample = p->drop.sample0 + r / p->seq_len, element = r % p->seq_len * C;
   LayernormRow s = {vf_set1(p->mean ? p->mean[r] : 0.0f), vf_set1(p->rstd[r]), vf_zero(), vf_zero()};
-  int64_t i = 0;
-  for (; i + VF <= C; i += VF) layernorm_backward_sums(p, &s, r * C, i, VF);
-  if (i < C) layernorm_backward_sums(p, &s, r * C, i, C - i);
+  vf_walk(C, [&](int64_t i, int64_t n) LANES_EACH { layernorm_backward_sums(p, &s, r * C, i, n); });
   s.g_mean = vf_set1(p->mean ? vf_sum(s.g_mean) / (float)C : 0.0f);
   s.gx_mean = vf_set1(vf_sum(s.gx_mean) / (float)C);
-  for (i = 0; i + VF <= C; i += VF)
-    layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, VF);
-  if (i < C) layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, C - i);
+  vf_walk(C, [&](int64_t i, int64_t n) LANES_EACH {
+    layernorm_backward_write<T, BRANCH, DROP>(p, &s, dweight, dbias, r * C, i, sample, element, n);
+  });
 }
 template <class T, bool BRANCH, bool DROP>
 static void layernorm_backward_blocks(Ctx *c, LayernormBackward<T> call, float *partials, int64_t rows) {
@@ -288,7 +304,6 @@ void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw
   const int64_t rows = numel(rstd), C = dout.shape[2], seq_len = dout.shape[1];
   float *room = (float *)c->workspace, *partials = room + 2 * C;
   layernorm_check_workspace("layernorm_backward", c, rows, C);
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
   const bool branch = dbranch.data && dbranch.data != dresidual.data;
   DISPATCH(dout.dtype, T, {
     LayernormBackward<T> p = {(T *)dresidual.data,
@@ -300,7 +315,8 @@ void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw
                               (const float *)rstd.data,
                               C,
                               seq_len,
-                              drop};
+                              drop_key(drop),
+                              drop.p > 0.0f ? c->state->in.step : 0};
     if (drop.p > 0.0f) layernorm_backward_blocks<T, true, true>(c, p, partials, rows);
     else if (branch) layernorm_backward_blocks<T, true, false>(c, p, partials, rows);
     else layernorm_backward_blocks<T, false, false>(c, p, partials, rows);

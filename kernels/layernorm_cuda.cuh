@@ -67,7 +67,8 @@ __device__ static inline Lanes<W> layernorm_input(const LayernormForward<T> *p, 
   Lanes<W> x = lanes_load<W>(p->in + r * p->C + i);
   if (!p->branch) return x;
   Lanes<W> b = lanes_load<W>(p->branch + r * p->C + i);
-  if (p->drop.on) b = lanes_drop<W>(b, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
+  if (p->drop.on)
+    b = dropped(b, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i, LaneCount<W>());
   UNROLL for (int k = 0; k < W; k++) x.x[k] += b.x[k];
   return lanes_store<W>(p->residual + r * p->C + i, x);
 }
@@ -95,7 +96,7 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
   UNROLL for (int n = 0; n < N; n++)
     if (first + n * next < p.C)
       UNROLL for (int k = 0; k < W; k++) squares = fmaf(x[n].x[k] - mean, x[n].x[k] - mean, squares);
-  const float rstd = 1.0f / sqrtf(block_sum(squares, scratch + WARP) / (float)p.C + p.eps);
+  const float rstd = layernorm_rstd(block_sum(squares, scratch + WARP), p.C, p.eps);
   if (threadIdx.x == 0) p.rstd[r] = rstd;
   if (threadIdx.x == 0 && p.mean) p.mean[r] = mean;
   UNROLL for (int n = 0; n < N; n++) {
@@ -103,7 +104,7 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
     if (i >= p.C) break;
     const Lanes<W> w = p.weight ? lanes_unpack<W, T>(weight[n]) : lanes_of<W>(1.0f);
     const Lanes<W> b = p.bias ? lanes_unpack<W, T>(bias[n]) : lanes_of<W>(0.0f);
-    UNROLL for (int k = 0; k < W; k++) x[n].x[k] = fmaf((x[n].x[k] - mean) * rstd, w.x[k], b.x[k]);
+    UNROLL for (int k = 0; k < W; k++) x[n].x[k] = layernorm_out(x[n].x[k], mean, rstd, w.x[k], b.x[k]);
     lanes_store<W>(p.out + r * p.C + i, x[n]);
   }
 }
@@ -186,13 +187,14 @@ __device__ static inline void layernorm_write(const LayernormBackward<T> *p, Lan
                                               Lanes<W> weight, Lanes<W> (*sums)[N], int n, float mean, float rstd,
                                               float g_mean, float gx_mean, int64_t r, int64_t i, uint32_t step) {
   UNROLL for (int k = 0; k < W; k++) {
-    const float xhat = (x.x[k] - mean) * rstd;
+    const float xhat = layernorm_hat(x.x[k], mean, rstd);
     if (p->dweight) sums[0][n].x[k] = fmaf(dout.x[k], xhat, sums[0][n].x[k]);
     if (p->dbias) sums[1][n].x[k] += dout.x[k];
-    d.x[k] = fmaf(rstd, (dout.x[k] * weight.x[k] - g_mean) - xhat * gx_mean, d.x[k]);
+    d.x[k] = layernorm_gradient(d.x[k], dout.x[k], weight.x[k], xhat, rstd, g_mean, gx_mean);
   }
   d = lanes_store<W>(p->dresidual + r * p->C + i, d);
-  if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
+  if (p->drop.on)
+    d = dropped(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i, LaneCount<W>());
   if (p->dbranch) d = lanes_store<W>(p->dbranch + r * p->C + i, d);
   if constexpr (SUMS > 2) UNROLL for (int k = 0; k < W; k++) sums[2][n].x[k] += d.x[k];
 }
@@ -228,11 +230,8 @@ __device__ static inline void layernorm_run(const LayernormBackward<T> *p, Layer
       const Lanes<W> dout = KEEP ? lanes_unpack<W, T>(row.dout[n]) : lanes_load<W>(p->dout + r * p->C + i);
       const Lanes<W> x = KEEP ? lanes_unpack<W, T>(row.x[n]) : lanes_load<W>(p->residual + r * p->C + i);
       const Lanes<W> w = layernorm_weight<T, W, KEEP>(p, weight, n, i);
-      UNROLL for (int k = 0; k < W; k++) {
-        const float g = dout.x[k] * w.x[k];
-        g_sum += g;
-        gx_sum = fmaf(g, (x.x[k] - row.mean) * row.rstd, gx_sum);
-      }
+      UNROLL for (int k = 0; k < W; k++)
+        layernorm_add(&g_sum, &gx_sum, dout.x[k], w.x[k], layernorm_hat(x.x[k], row.mean, row.rstd));
     }
     if (scratch) layernorm_two_sums(&g_sum, &gx_sum, scratch + turn * 2 * WARP);
     else g_sum = warp_sum(g_sum), gx_sum = warp_sum(gx_sum);

@@ -56,6 +56,7 @@ HD int lora_row(const LoraParts *p, int64_t n, int64_t *row) {
   return p->adapter[part];
 }
 #if PART_CPU || PART_CUDA
+#include "flat.cuh"
 // Row n of lora_spread and of lora_collect.
 template <class T> HD void lora_spread_row(T *out, const T *b, const LoraParts *p, int64_t n, int64_t columns) {
   int64_t row;
@@ -75,6 +76,31 @@ template <class T> HD void lora_collect_row(T *db, const float *dout, const Lora
     round_to(to, add ? to_f32(*to) + x : x);
   }
 }
+template <class T> struct DropoutOp {
+  T *out;
+  const T *in;
+  int64_t seq_len, C;
+  bool add;
+  DropKey drop;
+  const StepState *state;
+  template <class N> LANES_OF void at(int64_t r, int64_t i, N n) const {
+    auto x = vf_load_n(in + r * C + i, n);
+    if (drop.on)
+      x = dropped(x, &drop, drop_step(&drop, state), drop.sample0 + r / seq_len, r % seq_len * C + i, n);
+    if (add) {
+      auto y = vf_load_n(out + r * C + i, n);
+      each(n, [](vf &x, vf y) LANES_EACH { x = vf_add(y, x); }, x, y);
+    }
+    vf_store_n(out + r * C + i, x, n);
+  }
+};
+void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+  DISPATCH(in.dtype, T, {
+    const DropoutOp<T> op = {(T *)out.data, (const T *)in.data, in.shape[1], in.shape[2], mode == ADD, drop_key(drop),
+                             c->state};
+    flat_rows(c, op, in.shape[0] * in.shape[1], op.C, op.out, op.in);
+  });
+}
 #endif
 
 #if PART_CPU
@@ -90,27 +116,9 @@ void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumula
       lora_collect_row((T *)db.data, (const float *)dout.data, &parts, n, dout.shape[1], mode == ADD);
   }));
 }
-template <class T> INLINE void dropout_lanes(T *to, const T *from, const Dropout *d, int64_t sample, int64_t element,
-                                             int64_t n, bool add) {
-  vf x = vf_load_n(from, n);
-  if (d->p > 0.0f) x = vf_mul(x, dropout_scale16(d, sample, element));
-  vf_store_n(to, add ? vf_add(vf_load_n(to, n), x) : x, n);
-}
-void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
-  const int64_t T_ = in.shape[1], C = in.shape[2];
-  if (drop.p > 0.0f) drop.step = c->state->in.step;
-  DISPATCH(in.dtype, T, parallel_for(c->threads, 0, in.shape[0] * T_, 1, [=](int64_t r) {
-    const Dropout d = drop;
-    for (int64_t i = 0; i < C; i += VF)
-      dropout_lanes((T *)out.data + r * C + i, (const T *)in.data + r * C + i, &d, d.sample0 + r / T_, r % T_ * C + i,
-                    C - i < VF ? C - i : (int64_t)VF, mode == ADD);
-  }));
-}
 #endif
 
 #if PART_CUDA
-#include "kernels/cuda/lane.cuh"
-
 // A thread computes a row: the matrices are small.
 template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
 lora_spread_kernel(T *out, const T *b, LoraParts parts, int64_t rows, int64_t columns) {
@@ -127,22 +135,6 @@ void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
 void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
   DISPATCH(db.dtype, T, LAUNCH((lora_collect_kernel<T>), dim3(flat_blocks(dout.shape[0], 1)), dim3(FLAT_THREADS), 0,
                                STREAM(c), (T *)db.data, (const float *)dout.data, parts, dout.shape[0], dout.shape[1],
-                               mode == ADD));
-}
-// state NULL: nothing is dropped.
-template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
-dropout_kernel(T *out, const T *in, int64_t numel, int64_t of_sample, const StepState *state, Dropout drop, bool add) {
-  if (state) drop.step = state->in.step;
-  FLAT_WALK(1, numel, i, {
-    float x = to_f32(in[i]);
-    if (state) x *= dropout_scale(&drop, drop.sample0 + i / of_sample, i % of_sample);
-    round_to(out + i, add ? to_f32(out[i]) + x : x);
-  }, (void)i);
-}
-void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
-  const int64_t n = numel(in), of_sample = in.shape[1] * in.shape[2];
-  DISPATCH(in.dtype, T, LAUNCH((dropout_kernel<T>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c),
-                               (T *)out.data, (const T *)in.data, n, of_sample, drop.p > 0.0f ? c->state : NULL, drop,
                                mode == ADD));
 }
 #endif

@@ -71,8 +71,14 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
 }
 #endif
 
-#if PART_CPU
+#if PART_CPU || PART_CUDA
 #include "formulas.cuh"
+INLINE vf matmul_scaled(vf sum, float scale, vf addend, float add_scale) {
+  return vf_fma(sum, vf_set1(scale), vf_mul(addend, vf_set1(add_scale)));
+}
+#endif
+
+#if PART_CPU
 #include "kernels/cpu/gemm_side.h"
 
 // The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).

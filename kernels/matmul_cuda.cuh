@@ -49,7 +49,7 @@ template <class TO, class T> __device__ static inline void matmul_any_store(cons
   if (p.bias.data) x += to_f32(((const T *)p.bias.data)[j]);
   if (p.pre_gelu.data) x *= vf_gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
   if (p.add) x = to_f32(*out) + x;
-  if (p.addend.data) x = fmaf(x, p.scale, to_f32(((const TO *)p.addend.data)[at]) * p.add_scale);
+  if (p.addend.data) x = matmul_scaled(x, p.scale, to_f32(((const TO *)p.addend.data)[at]), p.add_scale);
   round_to(out, x);
 }
 // 256 threads compute a 64 x 64 tile, 4 x 4 each. Every element is one chain of fused multiply-adds from zero, s

@@ -225,14 +225,13 @@ struct MuonFinish { void *out; const void *addend; int64_t N; float scale, add_s
 template <class T, bool ADDS> static void muon_finish(const GemmJob *j, const float *sums, int64_t stride, int64_t row,
                                                       int64_t col, int64_t rows, int64_t cols) {
   const MuonFinish f = *(const MuonFinish *)j->arg;
-  const vf scale = vf_set1(f.scale), add_scale = vf_set1(f.add_scale);
   for (int64_t r = 0; r < rows; r++, sums += GEMM_NR) {
     T *const out = (T *)f.out + (row + r) * f.N + col;
     const T *const addend = (const T *)f.addend + (row + r) * f.N + col;
     for (int64_t i = 0; i < cols; i += VF) {
       const int64_t n = gemm_min(VF, cols - i);
       vf x = vf_load(sums + i / GEMM_NR * stride + i % GEMM_NR);
-      if (ADDS) x = vf_fma(x, scale, vf_mul(vf_load_n(addend + i, n), add_scale));
+      if (ADDS) x = matmul_scaled(x, f.scale, vf_load_n(addend + i, n), f.add_scale);
       vf_store_n(out + i, x, n);
     }
   }

@@ -72,7 +72,7 @@ __device__ static inline void muon_tile_finish(bf16 *tile, const float sum[2][4]
         const int row = i + 16 * m + lane / 4 + k / 2 * 8, col = j + 8 * n + lane % 4 * 2 + k % 2;
         float x = sum[m][n][k];
         if (p.addend && i0 + row < p.I && j0 + col < p.I)
-          x = fmaf(x, p.scale, to_f32(p.addend[(i0 + row) * p.I + j0 + col]) * p.add_scale);
+          x = matmul_scaled(x, p.scale, to_f32(p.addend[(i0 + row) * p.I + j0 + col]), p.add_scale);
         round_to(tile + row * MUON_OUT_PITCH + col, x);
       }
 }

@@ -12,6 +12,15 @@
 
 enum { NORM_FLOOR_EXPONENT = -110, NORM_NONFINITE = 13 };       // NORM_LIMBS is in ops.h
 
+// g^2 = square 2^(shift - 110), with what is below 2^-110 rounded. bits: those of |g|, which is finite.
+struct NormSquare { uint64_t square; int shift; };
+HD NormSquare norm_square(uint32_t bits) {
+  const uint32_t exponent = bits >> 23, m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
+  const int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;
+  const uint64_t square = (uint64_t)m * m;
+  if (shift >= 0) return NormSquare{square, shift};
+  return NormSquare{shift < -50 ? 0 : (square + ((uint64_t)1 << (-shift - 1))) >> -shift, 0};
+}
 // Brings every limb but the highest below 2^32, so that those of 2^31 ranks can be added element by element.
 HD void norm_carry(int64_t *limbs) {
   for (int j = 0; j + 1 < NORM_NONFINITE; j++) {

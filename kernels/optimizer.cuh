@@ -203,14 +203,8 @@ static void norm_add_limbs(int64_t *limbs, int64_t sum, int shift) {
 static void norm_add_one(int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
   if (bits >= 0x7f800000u) { limbs[NORM_NONFINITE]++; return; }
-  const uint32_t exponent = bits >> 23;
-  const uint64_t m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
-  const int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;  // g^2 = m^2 2^(shift - 110)
-  uint64_t square = m * m;
-  if (shift >= 0) { norm_add_limbs(limbs, (int64_t)square, shift); return; }
-  if (shift < -50) return;                       // below half a unit
-  const uint64_t half = (uint64_t)1 << (-shift - 1);
-  norm_add_limbs(limbs, (int64_t)((square + half) >> -shift), 0);
+  const NormSquare g2 = norm_square(bits);
+  norm_add_limbs(limbs, (int64_t)g2.square, g2.shift);
 }
 
 // Level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) rounds off all finer bits. The
@@ -260,20 +254,9 @@ template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int
     norm_add_limbs(limbs, (int64_t)(total - lanes * bits), NORM_LEVEL_BITS * k);
   }
 }
-static float norm_largest(const float *g, int64_t n) {                        // NaN counts as larger than Inf
-  const vi magnitude = vi_set1(0x7fffffff);
-  vi most = vi_set1(0);
-  int64_t i = 0;
-  for (; i + VF <= n; i += VF) most = vi_max(most, vi_and(vf_bits(vf_load(g + i)), magnitude));
-  if (i < n) most = vi_max(most, vi_and(vf_bits(vf_load_n(g + i, n - i)), magnitude));
-  int32_t lane[VF], m = 0;
-  vi_store(lane, most);
-  for (int j = 0; j < VF; j++) if (lane[j] > m) m = lane[j];
-  return bits_f32((uint32_t)m);
-}
 // Gradients of ordinary size need two levels; converged or unused parts of the model need one or none.
 static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
-  const float largest = norm_largest(g, n);
+  const float largest = bits_f32((uint32_t)vf_largest(g, n));
   if (largest == 0.0f) return;
   if (largest < 0x1p-30f) norm_block<1>(limbs, g, n);
   else if (largest < 0x1p-4f) norm_block<2>(limbs, g, n);

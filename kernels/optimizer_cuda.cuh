@@ -36,19 +36,11 @@ __device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, in
 __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
   if (bits >= 0x7f800000u) { sum->nonfinite++; return; }
-  const uint32_t exponent = bits >> 23, m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
-  int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;        // g^2 = m^2 * 2^(shift - 110)
-  uint64_t square = (uint64_t)m * m;
-  if (shift < 0) {                               // rounds to the nearest unit of 2^-110
-    square = shift < -50 ? 0 : (square + ((uint64_t)1 << (-shift - 1))) >> -shift;
-    shift = 0;
-  } else if (shift > 118) {
-    norm_add_large(limbs, square, shift);
-    return;
-  }
-  const int within = shift & 63;
-  const uint64_t low = square << within, high = square >> 1 >> (63 - within);
-  const bool up = shift >= 64;
+  const NormSquare g2 = norm_square(bits);
+  if (g2.shift > 118) { norm_add_large(limbs, g2.square, g2.shift); return; }
+  const int within = g2.shift & 63;
+  const uint64_t low = g2.square << within, high = g2.square >> 1 >> (63 - within);
+  const bool up = g2.shift >= 64;
   const uint64_t add[3] = {up ? 0 : low, up ? low : high, up ? high : 0};
   sum->word[0] += add[0];
   const uint64_t carry = sum->word[0] < add[0], one = add[1] + carry;        // beside a large add[1]: 0

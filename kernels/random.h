@@ -4,10 +4,9 @@
 // 32x32->64 bit multiplications turn a 128-bit counter under a 64-bit key into four independent 32-bit words.
 //
 //   philox4x32        four words of one counter                                          (everywhere)
-//   dropout_scale     1/(1-p) where element j of a sample is kept, else 0                (everywhere)
 //   philox16          the words of four neighbouring counters, in order                  (CPU sections)
-//   philox_words      words of up to 16 neighbouring elements; of a CUDA thread's: lane.cuh
-//   dropout_scale16   dropout_scale of 16 neighbouring elements, any alignment           (CPU sections)
+//   philox_words      words of n neighbouring elements (flat.cuh)                        (both devices' sections)
+//   dropped           n neighbouring elements after dropout                              (both devices' sections)
 //
 // Key: the seed. Counter (x, y, z, w):
 //   dropout       x = element / 4, y = sample, z = step, w = tensor; word element % 4    element < 2^34, w < 2^32 - 3
@@ -35,14 +34,6 @@ HD Philox philox4x32(uint64_t seed, Philox c) {
 // An element is dropped iff its word is below p 2^32, so the probability is exact to 2^-32; p < 1.
 HD uint32_t dropout_threshold(float p) { return (uint32_t)((double)p * 4294967296.0); }
 
-// The factor of element `element` of global sample `sample` (see Dropout in ops.h): 1/(1-p) if kept, 0 if dropped.
-HD float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
-  Philox c = {(uint32_t)(element >> 2), (uint32_t)sample, d->step, d->tensor};
-  Philox r = philox4x32(d->seed, c);
-  uint32_t word = (element & 3) == 0 ? r.x : (element & 3) == 1 ? r.y : (element & 3) == 2 ? r.z : r.w;
-  return word < dropout_threshold(d->p) ? 0.0f : 1.0f / (1.0f - d->p);
-}
-
 #if PART_CPU
 #include "kernels/cpu/vec.h"
 
@@ -64,7 +55,7 @@ INLINE vi philox16(uint64_t seed, Philox c) {
 
 // Words of elements element .. element+15: word element % 4 of counter (element / 4, c.y, c.z, c.w). An element that is
 // a multiple of 4 costs half the time.
-INLINE vi philox_words(uint64_t seed, Philox c, int64_t element, int64_t = VF) {
+template <bool = false> INLINE vi philox_words(uint64_t seed, Philox c, int64_t element, int64_t = VF) {
   c.x = (uint32_t)(element >> 2);
   const vi words = philox16(seed, c);
   if (!(element & 3)) return words;
@@ -74,9 +65,42 @@ INLINE vi philox_words(uint64_t seed, Philox c, int64_t element, int64_t = VF) {
   vi_store(both + 16, philox16(seed, c));
   return vi_load(both + (element & 3));
 }
-// dropout_scale of elements element .. element+15 of a sample.
-INLINE vf dropout_scale16(const Dropout *d, int64_t sample, int64_t element) {
-  const vi words = philox_words(d->seed, Philox{0, (uint32_t)sample, d->step, d->tensor}, element);
-  return vf_select(vi_below(words, dropout_threshold(d->p)), vf_zero(), vf_set1(1.0f / (1.0f - d->p)));
+#endif
+
+#if PART_CUDA
+#include "kernels/cuda/lane.cuh"
+// Words of W elements from `element` on. WHOLE: W is 1, or element a multiple of 4.
+template <bool WHOLE = false, int W>
+INLINE LaneBits<W> philox_words(uint64_t seed, Philox c, int64_t element, LaneCount<W>) {
+  LaneBits<W> r;
+  Philox four = {};
+  UNROLL for (int i = 0; i < W; i++) {
+    const int word = (int)((WHOLE && W > 1 ? 0 : element) + i) & 3;
+    c.x = (uint32_t)((element + i) >> 2);
+    if (!i || !word) four = philox4x32(seed, c);
+    r.x[i] = (vi)(word == 0 ? four.x : word == 1 ? four.y : word == 2 ? four.z : four.w);
+  }
+  return r;
+}
+#endif
+
+#if PART_CPU || PART_CUDA
+// A Dropout with the values that the host computes before the op runs, which reads the step when it runs.
+struct DropKey { uint64_t seed; int64_t sample0; uint32_t tensor, threshold; float kept; bool on; };
+static inline DropKey drop_key(Dropout d) {
+  return DropKey{d.seed, d.sample0, d.tensor, dropout_threshold(d.p), 1.0f / (1.0f - d.p), d.p > 0.0f};
+}
+INLINE uint32_t drop_step(const DropKey *k, const StepState *state) { return k->on ? state->in.step : 0; }
+// Of a word: whether its element is dropped, and what dropout multiplies the element by.
+INLINE vm drop_here(vi word, uint32_t threshold) { return vi_below(word, threshold); }
+INLINE vf drop_factor(vi word, uint32_t threshold, float kept) {
+  return vf_select(drop_here(word, threshold), vf_set1(0.0f), vf_set1(kept));
+}
+// x, elements `element` .. `element` + n - 1 of a sample, after dropout; for CUDA a multiple of 4, or n is 1.
+template <class V, class N>
+INLINE V dropped(V x, const DropKey *k, uint32_t step, int64_t sample, int64_t element, N n) {
+  const auto words = philox_words<true>(k->seed, Philox{0, (uint32_t)sample, step, k->tensor}, element, n);
+  each(n, [k](vf &y, vi word) LANES_EACH { y = vf_mul(y, drop_factor(word, k->threshold, k->kept)); }, x, words);
+  return x;
 }
 #endif

@@ -74,10 +74,18 @@ static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
   const int64_t all = qkv.shape[2] / a.head_size, kv = (all - a.n_head) / 2;
   return RopeShape{qkv.shape[1], a.head_size, a.n_head, a.n_head + kv, qkv.shape[2]};
 }
+// A pair of elements rotated, or with `back` by the inverse, which is the transpose.
+struct RopeTurned { vf a, b; };
+INLINE RopeTurned rope_turn(vf a, vf b, vf cos, vf sin, bool back) {
+  if (back) sin = vf_sub(vf_set1(0.0f), sin);
+  return RopeTurned{vf_sub(vf_mul(a, cos), vf_mul(b, sin)), vf_fma(b, cos, vf_mul(a, sin))};
+}
+INLINE vf rope_normed(vf x, vf rstd, vf weight) { return vf_mul(vf_mul(x, rstd), weight); }
+// The gradient of x: g is that of x's norm times the weight, xhat = x rstd, mean that of g xhat.
+INLINE vf rope_gradient(vf g, vf xhat, vf rstd, vf mean) { return vf_mul(rstd, vf_sub(g, vf_mul(xhat, mean))); }
 #endif
 
 #if PART_CPU
-
 // Partial sums of the weights' gradients: two rows of C a block of rows, as layernorm_fold takes them.
 static size_t rope_workspace_needed(int64_t rows, int64_t C) {
   return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * C) * sizeof(float);
@@ -91,18 +99,15 @@ INLINE void rope_rotate(float *y, const float *table, int64_t hs, bool back) {
   const int64_t d = hs / 2;
   for (int64_t i = 0; i < d; i += VF) {
     const int64_t n = d - i < VF ? d - i : VF;
-    const vf a = vf_load_n(y + i, n), b = vf_load_n(y + d + i, n), cos = vf_load_n(table + i, n);
-    vf sin = vf_load_n(table + d + i, n);
-    if (back) sin = vf_sub(vf_zero(), sin);
-    vf_store_n(y + i, vf_sub(vf_mul(a, cos), vf_mul(b, sin)), n);
-    vf_store_n(y + d + i, vf_fma(b, cos, vf_mul(a, sin)), n);
+    const vf cos = vf_load_n(table + i, n), sin = vf_load_n(table + d + i, n);
+    const RopeTurned to = rope_turn(vf_load_n(y + i, n), vf_load_n(y + d + i, n), cos, sin, back);
+    vf_store_n(y + i, to.a, n);
+    vf_store_n(y + d + i, to.b, n);
   }
 }
-template <class T> INLINE void rope_read(float *y, const T *x, int64_t hs) {
-  for (int64_t i = 0; i < hs; i += VF) vf_store_n(y + i, vf_load_n(x + i, hs - i), hs - i);
-}
-template <class T> INLINE void rope_write(T *x, const float *y, int64_t hs) {
-  for (int64_t i = 0; i < hs; i += VF) vf_store_n(x + i, vf_load_n(y + i, hs - i), hs - i);
+// A head from T to fp32, or back.
+template <class O, class I> INLINE void rope_copy(O *to, const I *from, int64_t hs) {
+  for (int64_t i = 0; i < hs; i += VF) vf_store_n(to + i, vf_load_n(from + i, hs - i), hs - i);
 }
 template <class T> INLINE vf rope_rstd(const T *y, int64_t hs, float eps) {
   vf squares = vf_zero();
@@ -110,14 +115,14 @@ template <class T> INLINE vf rope_rstd(const T *y, int64_t hs, float eps) {
     const vf x = vf_load_n(y + i, hs - i);
     squares = vf_fma(x, x, squares);
   }
-  return vf_set1(1.0f / sqrtf(vf_sum(squares) / (float)hs + eps));
+  return vf_set1(layernorm_rstd(vf_sum(squares), hs, eps));
 }
 template <class T> INLINE vf rope_weight(const T *w, int64_t i, int64_t n) {
   return w ? vf_load_n(w + i, n) : vf_set1(1.0f);
 }
 template <class T> static void rope_norm(float *y, const T *weight, vf rstd, int64_t hs) {
   for (int64_t i = 0; i < hs; i += VF)
-    vf_store_n(y + i, vf_mul(vf_mul(vf_load_n(y + i, hs - i), rstd), rope_weight(weight, i, hs - i)), hs - i);
+    vf_store_n(y + i, rope_normed(vf_load_n(y + i, hs - i), rstd, rope_weight(weight, i, hs - i)), hs - i);
 }
 // g <- the gradient of x, where g is that of norm(x); adds to dweight.
 template <class T>
@@ -134,7 +139,7 @@ static void rope_norm_backward(float *g, float *dweight, const float *x, const T
   for (int64_t i = 0; i < hs; i += VF) {
     const int64_t n = hs - i;
     const vf xhat = vf_mul(vf_load_n(x + i, n), rstd), d = vf_mul(vf_load_n(g + i, n), rope_weight(weight, i, n));
-    vf_store_n(g + i, vf_mul(rstd, vf_sub(d, vf_mul(xhat, mean))), n);
+    vf_store_n(g + i, rope_gradient(d, xhat, rstd, mean), n);
   }
 }
 
@@ -168,12 +173,12 @@ template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t 
       if (p.a.norm == QK_NORM_ALL && (h == 0 || h == p.s.n_head))
         all = rope_rstd(x, (h ? p.s.heads - h : p.s.n_head) * hs, p.a.eps);
       if (p.raw) memcpy((void *)(p.raw + (r * p.s.heads + h) * hs), x, (size_t)hs * sizeof(T));
-      rope_read(y, x, hs);
+      rope_copy(y, x, hs);
       if (p.a.norm == QK_NORM_BEFORE) rope_norm(y, rope_weight_of(&p, h), rope_rstd(y, hs, p.a.eps), hs);
       if (p.a.norm == QK_NORM_ALL) rope_norm(y, rope_weight_of(&p, h), all, hs);
       if (table) rope_rotate(y, table, hs, false);
       if (p.a.norm == QK_NORM_AFTER) rope_norm(y, rope_weight_of(&p, h), rope_rstd(y, hs, p.a.eps), hs);
-      rope_write(x, y, hs);
+      rope_copy(x, y, hs);
     }
   });
 }
@@ -199,12 +204,12 @@ static void rope_backward_all(const RopeCall<T> *p, float *dweight, int64_t r, i
       T *d = p->qkv + r * p->s.row + h * hs;
       const T *x = raw + (h - from) * hs, *weight = rope_weight_of(p, h);
       float *const dw = dweight + (h - from) * hs;
-      rope_read(g, d, hs);
+      rope_copy(g, d, hs);
       if (table) rope_rotate(g, table, hs, true);
       for (int64_t i = 0; i < hs; i += VF) {
         const vf y = vf_load_n(g + i, hs - i), xhat = vf_mul(vf_load_n(x + i, hs - i), rstd);
         const vf w = vf_mul(y, rope_weight(weight, i, hs - i));
-        if (pass) vf_store_n(d + i, vf_mul(rstd, vf_sub(w, vf_mul(xhat, mean))), hs - i);
+        if (pass) vf_store_n(d + i, rope_gradient(w, xhat, rstd, mean), hs - i);
         else {
           vf_store_n(dw + i, vf_fma(y, xhat, vf_load_n(dw + i, hs - i)), hs - i);
           sum = vf_fma(w, xhat, sum);
@@ -226,15 +231,15 @@ template <class T> static void rope_backward_row(const RopeCall<T> *p, float *su
   for (int64_t h = 0; h < p->s.heads; h++) {
     T *d = p->qkv + r * p->s.row + h * hs;
     const bool is_k = h >= p->s.n_head, after = p->a.norm == QK_NORM_AFTER;
-    rope_read(g, d, hs);
+    rope_copy(g, d, hs);
     if (table && !after) rope_rotate(g, table, hs, true);
     if (p->raw) {
-      rope_read(x, p->raw + (r * p->s.heads + h) * hs, hs);
+      rope_copy(x, p->raw + (r * p->s.heads + h) * hs, hs);
       if (table && after) rope_rotate(x, table, hs, false);
       rope_norm_backward(g, sums + is_k * hs, x, p->weight[is_k], hs, p->a.eps);
     }
     if (table && after) rope_rotate(g, table, hs, true);
-    rope_write(d, g, hs);
+    rope_copy(d, g, hs);
   }
 }
 void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,

@@ -67,9 +67,8 @@ template <int N> __device__ static inline RopeHead<N> rope_rotate(RopeHead<N> y,
   const RopeHead<N> turn = rope_read<N>(at.table, at);           // cosines, sines
   UNROLL for (int n = 0; n < N; n++) {
     if (!rope_pair<N>(n, at).has_a) continue;
-    const float cos = turn.a[n], sin = back ? 0.0f - turn.b[n] : turn.b[n], a = y.a[n], b = y.b[n];
-    y.a[n] = a * cos - b * sin;
-    y.b[n] = fmaf(b, cos, a * sin);
+    const RopeTurned to = rope_turn(y.a[n], y.b[n], turn.a[n], turn.b[n], back);
+    y.a[n] = to.a, y.b[n] = to.b;
   }
   return y;
 }
@@ -80,7 +79,7 @@ __device__ static inline float rope_sum(float x, int lanes) {
 template <int N> __device__ static inline float rope_rstd(RopeHead<N> y, int lanes, int hs, float eps) {
   float squares = 0.0f;
   UNROLL for (int n = 0; n < N; n++) squares = fmaf(y.b[n], y.b[n], fmaf(y.a[n], y.a[n], squares));
-  return 1.0f / sqrtf(rope_sum(squares, lanes) / (float)hs + eps);
+  return layernorm_rstd(rope_sum(squares, lanes), hs, eps);
 }
 // The weights of a head, 1 where there are none.
 template <int N, class T> __device__ static inline RopeHead<N> rope_weight(const RopeCall<T> *p, RopeAt at) {
@@ -94,7 +93,8 @@ template <int N, class T>
 __device__ static inline RopeHead<N> rope_norm(RopeHead<N> y, const RopeCall<T> *p, RopeAt at) {
   const float rstd = rope_rstd(y, p->lanes, at.hs, p->a.eps);
   const RopeHead<N> w = rope_weight<N>(p, at);
-  UNROLL for (int n = 0; n < N; n++) y.a[n] = y.a[n] * rstd * w.a[n], y.b[n] = y.b[n] * rstd * w.b[n];
+  UNROLL for (int n = 0; n < N; n++)
+    y.a[n] = rope_normed(y.a[n], rstd, w.a[n]), y.b[n] = rope_normed(y.b[n], rstd, w.b[n]);
   return y;
 }
 // The gradient of x, where g is that of norm(x); adds to dweight.
@@ -114,8 +114,8 @@ __device__ static inline RopeHead<N> rope_norm_backward(RopeHead<N> g, RopeHead<
   }
   const float mean = rope_sum(sum, p->lanes) / (float)at.hs;
   UNROLL for (int n = 0; n < N; n++) {
-    g.a[n] = rstd * (g.a[n] - x.a[n] * mean);
-    g.b[n] = rstd * (g.b[n] - x.b[n] * mean);
+    g.a[n] = rope_gradient(g.a[n], x.a[n], rstd, mean);
+    g.b[n] = rope_gradient(g.b[n], x.b[n], rstd, mean);
   }
   return g;
 }
@@ -211,15 +211,13 @@ __device__ static inline float rope_block_sum(float x, float *warps) {
 template <class T> __device__ static inline float rope_all_rstd(const T *x, int64_t n, float eps, float *warps) {
   float squares = 0.0f;
   for (int64_t i = threadIdx.x; i < n; i += ROPE_THREADS) squares = fmaf(to_f32(x[i]), to_f32(x[i]), squares);
-  return 1.0f / sqrtf(rope_block_sum(squares, warps) / (float)n + eps);
+  return layernorm_rstd(rope_block_sum(squares, warps), n, eps);
 }
 // Pair i of columns, rotated or rotated back.
-struct RopeTurned { float a, b; };
 __device__ static inline RopeTurned rope_turned(int64_t i, int64_t d, float x, float y, const float *table, bool back) {
   const int64_t in = i % d;
   if (!table) return RopeTurned{x, y};
-  const float cos = table[in], sin = back ? 0.0f - table[d + in] : table[d + in];
-  return RopeTurned{x * cos - y * sin, fmaf(y, cos, x * sin)};
+  return rope_turn(x, y, table[in], table[d + in], back);
 }
 template <class T> __device__ static inline float rope_weight_at(const T *w, int64_t i) { return w ? to_f32(w[i]) : 1; }
 template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_all_forward_kernel(RopeCall<T> p) {
@@ -234,8 +232,8 @@ template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_a
     for (int64_t i = threadIdx.x; i < of.count / 2; i += ROPE_THREADS) {
       const int64_t a = i / d * 2 * d + i % d, b = a + d;
       raw[a] = x[a], raw[b] = x[b];
-      const RopeTurned y = rope_turned(i, d, to_f32(x[a]) * rstd * rope_weight_at(w, a),
-                                       to_f32(x[b]) * rstd * rope_weight_at(w, b), table, false);
+      const RopeTurned y = rope_turned(i, d, rope_normed(to_f32(x[a]), rstd, rope_weight_at(w, a)),
+                                       rope_normed(to_f32(x[b]), rstd, rope_weight_at(w, b)), table, false);
       round_to(&x[a], y.a);
       round_to(&x[b], y.b);
     }
@@ -261,8 +259,8 @@ template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_a
           const float xa = to_f32(raw[a]) * rstd, xb = to_f32(raw[b]) * rstd;
           const float ga = y.a * rope_weight_at(w, a), gb = y.b * rope_weight_at(w, b);
           if (pass) {
-            round_to(&g[a], rstd * (ga - xa * mean));
-            round_to(&g[b], rstd * (gb - xb * mean));
+            round_to(&g[a], rope_gradient(ga, xa, rstd, mean));
+            round_to(&g[b], rope_gradient(gb, xb, rstd, mean));
             continue;
           }
           sum = fmaf(gb, xb, fmaf(ga, xa, sum));

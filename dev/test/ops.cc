@@ -7,6 +7,12 @@
 #pragma GCC optimize("O2")
 #endif
 #include "kernels/random.h"
+// What dropout multiplies element `element` of global sample `sample` by: 1/(1-p) if it is kept, 0 if it is dropped.
+static inline float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
+  const Philox r = philox4x32(d->seed, Philox{(uint32_t)(element >> 2), (uint32_t)sample, d->step, d->tensor});
+  const uint32_t word = (element & 3) == 0 ? r.x : (element & 3) == 1 ? r.y : (element & 3) == 2 ? r.z : r.w;
+  return word < dropout_threshold(d->p) ? 0.0f : 1.0f / (1.0f - d->p);
+}
 #if !defined(__clang__)
 #pragma GCC pop_options
 #endif

@@ -7,6 +7,9 @@
 //   vf_load_n / vf_store_n        the first n <= 16 lanes; the others load as zero and are not stored
 //   vf_pass                       a non-temporal store, p on 64 bytes; vf_passed() before other threads may read it
 //   vf_set_n(x, n)                x in the first n lanes; the others are any
+//   vf_walk(n, f)                 f(i, count) for vectors from element 0 to n, of 16 elements and the last of the rest
+//   vf_largest(p, n)              the bits of the largest magnitude of n elements; NaN counts as larger than Inf
+//   each, LANES_OF, LANES_EACH    in code that is shared with CUDA's lanes (kernels/flat.cuh)
 //   vf_keep / vf_keep_n           the same stores; they return what a load of all 16 lanes would give afterwards
 //   vf_fma(a, b, c) = a b + c     always fused; + and * are never contracted (-ffp-contract=off)
 //   vf_sum, vf_max_of             over the lanes, in a fixed tree: 8, 4, 2, 1 apart
@@ -29,6 +32,8 @@
 
 #define VF 16                                    // lanes
 #define INLINE static inline __attribute__((always_inline))
+#define LANES_OF inline __attribute__((always_inline))
+#define LANES_EACH __attribute__((always_inline))
 #ifdef __aarch64__
 #include "vec_neon.h"
 #else
@@ -80,4 +85,20 @@ template <class T> INLINE vf vf_keep_n(T *p, vf x, int64_t n) {
   const vf kept = vf_keep(part, x);
   vf_store_n(p, x, n);
   return kept;
+}
+template <class F, class... V> INLINE void each(int64_t, F f, V &...x) { f(x...); }
+template <class F> INLINE void vf_walk(int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + VF <= n; i += VF) f(i, (int64_t)VF);
+  if (i < n) f(i, n - i);
+}
+template <class T> static int32_t vf_largest(const T *p, int64_t n) {
+  vi most = vi_set1(0);
+  vf_walk(n, [&](int64_t i, int64_t count) LANES_EACH {
+    most = vi_max(most, vi_and(vf_bits(vf_load_n(p + i, count)), vi_set1(0x7fffffff)));
+  });
+  int32_t lane[VF], largest = 0;
+  vi_store(lane, most);
+  for (int k = 0; k < VF; k++) if (lane[k] > largest) largest = lane[k];
+  return largest;
 }

@@ -5,13 +5,11 @@
 //   lanes_load, lanes_store        from and to float, bf16, fp16, fp8; lanes_store returns the values as stored, but of
 //                                  fp8 none
 //   LanesRaw<W, T>                 W values as stored in memory; lanes_read, lanes_unpack: lanes_load in two steps
-//   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
 //   vf, vi, vm; vf_add ...         a number of a lane, and vec.h's operations on it, for kernels/formulas.cuh
-//   LaneCount<W>                   W as an argument, for code that flat.cuh shares with the CPU's vectors
+//   LaneCount<W>, each             W as an argument, for code that is shared with the CPU's vectors (flat.cuh)
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
 #pragma once
 #include "gpu.h"
-#include "kernels/random.h"
 
 // In flat ranges with any fp32 tensor a thread takes 4 values at a time, so that a warp's 16-byte pieces of fp32 are
 // contiguous. With 8 values a thread has two such pieces, so one access of a warp would touch every other piece: twice
@@ -118,43 +116,13 @@ template <int W> __device__ static inline Lanes<W> lanes_of(float x) {
   return r;
 }
 
-// ---- dropout --------------------------------------------------------------------------------------------------------
-// A Dropout with the values that the host computes before the launch; the kernel reads the step.
-struct DropKey { uint64_t seed; int64_t sample0; uint32_t tensor, threshold; float kept; bool on; };
-static inline DropKey drop_key(Dropout d) {
-  DropKey k = {d.seed, d.sample0, d.tensor, dropout_threshold(d.p), 1.0f / (1.0f - d.p), d.p > 0.0f};
-  return k;
-}
-__device__ static inline uint32_t drop_step(const DropKey *k, const StepState *state) {
-  return k->on ? state->in.step : 0;
-}
-// v times dropout_scale (random.h) of elements element .. element + W - 1; with W = 8 element is a multiple of 4.
-template <int W>
-__device__ static inline Lanes<W> lanes_drop(Lanes<W> v, const DropKey *k, uint32_t step, int64_t sample,
-                                             int64_t element) {
-  Philox counter = {(uint32_t)(element >> 2), (uint32_t)sample, step, k->tensor};
-  if constexpr (W == 1) {
-    const Philox r = philox4x32(k->seed, counter);
-    const int word = (int)(element & 3);
-    v.x[0] *= (word == 0 ? r.x : word == 1 ? r.y : word == 2 ? r.z : r.w) < k->threshold ? 0.0f : k->kept;
-  } else {
-    UNROLL for (int i = 0; i < W; i += 4, counter.x++) {
-      const Philox r = philox4x32(k->seed, counter);
-      v.x[i] *= r.x < k->threshold ? 0.0f : k->kept;
-      v.x[i + 1] *= r.y < k->threshold ? 0.0f : k->kept;
-      v.x[i + 2] *= r.z < k->threshold ? 0.0f : k->kept;
-      v.x[i + 3] *= r.w < k->threshold ? 0.0f : k->kept;
-    }
-  }
-  return v;
-}
-
 // ---- vec.h's operations on one number -------------------------------------------------------------------------------
 #define INLINE __device__ static inline
 typedef float vf;
 typedef int32_t vi;
 typedef bool vm;
 INLINE vf vf_set1(float x) { return x; }
+INLINE float vf_first_lane(vf a) { return a; }
 INLINE vf vf_add(vf a, vf b) { return a + b; }
 INLINE vf vf_sub(vf a, vf b) { return a - b; }
 INLINE vf vf_mul(vf a, vf b) { return a * b; }
@@ -165,6 +133,7 @@ INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 INLINE vf vf_min(vf a, vf b) { return a < b ? a : b; }
 INLINE vf vf_round(vf a) { return rintf(a); }
 INLINE vm vf_lt(vf a, vf b) { return a < b; }
+INLINE vm vi_below(vi a, uint32_t b) { return (uint32_t)a < b; }
 INLINE vf vf_select(vm m, vf yes, vf no) { return m ? yes : no; }
 INLINE vf vf_zero_where(vm m, vf a) { return m ? 0.0f : a; }
 INLINE vi vf_bits(vf a) { return (vi)f32_bits(a); }
@@ -183,18 +152,11 @@ template <int W> struct LaneCount {};
 template <int W, class T> INLINE Lanes<W> vf_load_n(const T *p, LaneCount<W>) { return lanes_load<W>(p); }
 template <int W, class T> INLINE void vf_store_n(T *p, Lanes<W> x, LaneCount<W>) { lanes_store<W>(p, x); }
 template <int W> INLINE Lanes<W> vf_set_n(float x, LaneCount<W>) { return lanes_of<W>(x); }
-// Words of W elements from `element` on, which need not be a multiple of 4 (random.h).
 template <int W> struct LaneBits { vi x[W]; };
-template <int W> INLINE LaneBits<W> philox_words(uint64_t seed, Philox c, int64_t element, LaneCount<W>) {
-  LaneBits<W> r;
-  Philox four = {};
-  UNROLL for (int i = 0; i < W; i++) {
-    const int word = (int)(element + i) & 3;
-    c.x = (uint32_t)((element + i) >> 2);
-    if (!i || !word) four = philox4x32(seed, c);
-    r.x[i] = (vi)(word == 0 ? four.x : word == 1 ? four.y : word == 2 ? four.z : four.w);
-  }
-  return r;
+#define LANES_OF __device__ inline
+#define LANES_EACH
+template <int W, class F, class... V> INLINE void each(LaneCount<W>, F f, V &...x) {
+  UNROLL for (int k = 0; k < W; k++) f(x.x[k]...);
 }
 
 // ---- flat ranges ----------------------------------------------------------------------------------------------------
