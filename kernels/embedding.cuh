@@ -123,22 +123,21 @@ INLINE vf embedding_gradient(const EmbeddingBackward *p, const T *dout, int64_t 
   return DROP ? dropped(g, &p->drop, p->step, p->drop.sample0 + sample, e, n) : g;
 }
 
+// One thread's columns [from, to) of a table to which gradients are added one by one, all positions in order: of dwte,
+// or, with documents (starts), of dwpe.
 template <class T, bool DROP>
-INLINE void embedding_add_word(const EmbeddingBackward *p, float *word, const T *dout, int64_t sample, int64_t e,
-                               int64_t n, float scale) {
-  const vf g = embedding_gradient<T, DROP>(p, dout, sample, e, n);
-  vf_store_n(word, vf_fma(g, vf_set1(scale), vf_load_n(word, n)), n);
-}
-// One thread's columns [from, to) of dwte: all positions in order.
-template <class T, bool DROP>
-static void embedding_backward_words(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
-  for (int64_t b = 0; b < p.B; b++)
-    for (int64_t t = 0; t < p.seq_len; t++) {
-      const T *g = dout + (b * p.seq_len + t) * p.C;
-      float *word = p.dwte + p.tokens[b * p.seq_len + t] * p.C;
-      for (int64_t i = from; i < to; i += VF)
-        embedding_add_word<T, DROP>(&p, word + i, g + i, b, t * p.C + i, to - i < VF ? to - i : VF, p.scale);
+static void embedding_backward_rows(EmbeddingBackward p, bool words, const T *dout, int64_t from, int64_t to) {
+  const vf scale = vf_set1(words ? p.scale : 1.0f);
+  for (int64_t r = 0; r < p.B * p.seq_len; r++) {
+    const int64_t b = r / p.seq_len, t = r % p.seq_len;
+    const T *g = dout + r * p.C;
+    float *row = words ? p.dwte + p.tokens[r] * p.C : p.dwpe + (t - p.starts[r]) * p.C;
+    for (int64_t i = from; i < to; i += VF) {
+      const int64_t n = to - i < VF ? to - i : VF;
+      const vf x = embedding_gradient<T, DROP>(&p, g + i, b, t * p.C + i, n);
+      vf_store_n(row + i, vf_fma(x, scale, vf_load_n(row + i, n)), n);
     }
+  }
 }
 // n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it is added to dwpe.
 template <class T, bool DROP>
@@ -165,21 +164,14 @@ static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int
     for (int64_t t = rows; t < p.n_positions; t++)
       memset(p.dwpe + t * p.C + from, 0, (size_t)(to - from) * sizeof(float));
 }
-// embedding_backward_positions with documents (starts): gradients are added one by one.
-template <class T, bool DROP>
-static void embedding_backward_documents(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
-  for (int64_t r = 0; !p.add && to > from && r < p.n_positions; r++)
-    memset(p.dwpe + r * p.C + from, 0, (size_t)(to - from) * sizeof(float));
-  for (int64_t r = 0; r < p.B * p.seq_len; r++)
-    for (int64_t i = from, t = r % p.seq_len; i < to; i += VF)
-      embedding_add_word<T, DROP>(&p, p.dwpe + (t - p.starts[r]) * p.C + i, dout + r * p.C + i, r / p.seq_len,
-                                  t * p.C + i, to - i < VF ? to - i : VF, 1.0f);
-}
 template <class T, bool DROP>
 static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
-  if (p.dwte) embedding_backward_words<T, DROP>(p, dout, from, to);
-  if (p.dwpe && p.starts) embedding_backward_documents<T, DROP>(p, dout, from, to);
-  else if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
+  if (p.dwte) embedding_backward_rows<T, DROP>(p, true, dout, from, to);
+  if (p.dwpe && !p.starts) embedding_backward_positions<T, DROP>(p, dout, from, to);
+  if (!p.dwpe || !p.starts) return;
+  for (int64_t r = 0; !p.add && to > from && r < p.n_positions; r++)
+    memset(p.dwpe + r * p.C + from, 0, (size_t)(to - from) * sizeof(float));
+  embedding_backward_rows<T, DROP>(p, false, dout, from, to);
 }
 // Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
 void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
