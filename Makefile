@@ -165,7 +165,7 @@ $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cp
   $(M_$i) -DISA=$i $(if $(FAMILIES_$i),-DISA_OF_VECTORS=avx512_bf16) $(call family,$f) $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
 cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
-# A module is one object. The model and the sharding layer compute nothing themselves: -O1 is a second or two less than
+# A module is one object. The model and the sharding layer leave a step's work to ops: -O1 is a second or two less than
 # -O2 after an edit.
 MODULE_OBJECTS := $(notdir $(MODULES)) threads op_calls
 $(foreach r,$(MODULE_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \

@@ -29,7 +29,7 @@ template <class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, in
     const int64_t end = at + piece < blocks ? at + piece : blocks;
     alignas(64) float values[BLOCK_VALUES_MAX];
     for (int64_t b = at; b < end; b++) {
-      of.block(values, in + b * of.bytes, block_to_bf16((T *)NULL));
+      of.block(values, in + b * of.bytes, 0, of.values / BLOCK_RUN, block_to_bf16((T *)NULL));
       for (int i = 0; i < of.values; i += VF) block_store(out + b * of.values + i, vf_load(values + i));
     }
   });

@@ -3,8 +3,9 @@
 //   forward   out = x/2 (1 + tanh u) = x / (1 + e^-2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  x = in
 //
 // in and out: one dtype, any shape, element by element; fp32 arithmetic, rounded once when stored. The result
-// depends on in's bits alone: matmul_forward stores the same bits in e.gelu beside its `out`, on every device, so a
-// backward pass can recompute a GELU that the forward pass did not keep. A NaN stays a NaN.
+// depends on in's bits alone: matmul_forward stores the same bits in e.gelu beside its `out`, so a backward pass can
+// recompute a GELU that the forward pass did not keep. Only where none will (e.gelu_again false) may `--tune any` on
+// CUDA choose cuBLASLt's, with other bits. A NaN stays a NaN.
 // The derivative has no separate op: matmul_backward_input multiplies by it.
 #pragma once
 #include "ops_pointwise.h"

@@ -8,10 +8,10 @@
 // Weights are (out, in) as in nn.Linear. On a CPU a weight may be in quantization blocks instead, q, and has the values
 // that blocks_expand makes; rows that q lacks are zeros. Activations and weights have one dtype; out may be fp32 with
 // other operands (logits). dweight and dbias have the gradients' dtype. GELU is that of gelu.cuh, applied to the stored
-// `out`: gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are
+// `out`: gelu_forward makes the same bits of it, so a pass that kept only `out` (gelu_again) can recompute it. Sums are
 // fp32 in the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished sum
 // once, in fp32; gradients that are added to are fp32. dbias has the same bits with and without dweight. For
-// differences on CUDA see matmul_plans.h (summation order) and matmul_cuda.cuh (GELU').
+// differences on CUDA see matmul_plans.h (summation order) and matmul_cuda.cuh (GELU, GELU').
 #pragma once
 #include "ops.h"
 #if FAMILY(matmul)

@@ -1,4 +1,4 @@
-// gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
+// gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: cores.h.)
 #pragma once
 #include "base/newfile/newfile.h"
 #include "cgroup.h"

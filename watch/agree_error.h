@@ -17,8 +17,9 @@ void leave_even_by_a_crash(int code) {
   for (int s : {SIGSEGV, SIGBUS, SIGFPE}) signal(s, leave_now);
   if (!code) return;
   signal(SIGABRT, leave_now);                    // with code 0 it may be the heap reporting a bug of this program
-  // A launcher ends the ranks that are left when the first has gone; what there is to say has been said.
-  for (int s : {SIGTERM, SIGINT, SIGHUP}) if (signal(s, leave_now) == SIG_IGN) signal(s, SIG_IGN);
+  // A launcher ends the ranks that are left when the first has gone; what there is to say has been said. A run that
+  // lost a rank may be started again, one that a signal ended not: there the signal keeps its exit code.
+  for (int s : {SIGTERM, SIGINT, SIGHUP}) if (code != EXIT_LOST && signal(s, leave_now) == SIG_IGN) signal(s, SIG_IGN);
 }
 void agree_no_error(MPI_Comm comm, const char *error, int code) {
   int rank, mine, lowest;

@@ -179,9 +179,13 @@ TEST_MPI(schedule_in_many_orders_all, 3, "200 orders over NCCL, captured") { sch
 TEST_MPI(schedule_in_many_eager_orders_all, 3, "200 orders over NCCL without graphs") {
   schedule_orders("nccl", "--graph off", 200);
 }
-TEST_MPI(schedule_in_many_other_orders_all, 3, "60 orders over mpi, and of a staged half wire over NCCL") {
+TEST_MPI(schedule_in_many_other_orders_all, 3,
+         "60 orders over mpi, and of a staged half wire over NCCL; 20 of messages in several rounds") {
   schedule_orders("mpi", "", 60);
   schedule_orders("nccl", "--param_dtype bf16 --reduce_dtype bf16", 60);
+  schedule_variant.chunk_numel = 384;
+  schedule_orders("mpi", "--shm off", 20);
+  schedule_variant = ScheduleVariant{};
 }
 
 // ---- every mode

@@ -11,7 +11,8 @@ struct BlockDecoder {
   int values, bytes;                             // of a block
   // to[i][l] = value 32 part + i of the block at byte `at` of row[l], for 32 values of 16 rows.
   void (*lanes)(float *to, const uint8_t *const *row, int64_t at, int part, bool bf);
-  void (*block)(float *to, const uint8_t *b, bool bf);           // to[i] = value i of one block
+  // to[i] = value i of one block, for `runs` runs of 16 from run `first` on.
+  void (*block)(float *to, const uint8_t *b, int first, int runs, bool bf);
 };
 IMPL(block_decoder, ISA_OF_VECTORS, BlockDecoder block_decoder(int type))
 

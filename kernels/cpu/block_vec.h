@@ -173,12 +173,10 @@ static void block_decode_lanes(float *to, const uint8_t *const *row, int64_t at,
 #pragma GCC unroll 16
     for (int i = 0; i < BLOCK_RUN; i++, to += VF) vf_store(to, block_lanes_value<TYPE>(&b, run, i));
 }
-template <int TYPE> static void block_decode_values(float *to, const uint8_t *b, bool bf) {
-  constexpr int values = block_values(TYPE);
+template <int TYPE> static void block_decode_values(float *to, const uint8_t *b, int first, int runs, bool bf) {
   BlockHead h = block_head<TYPE>(b);
   if (bf) h = {bits_f32(master_bits(h.scale)), bits_f32(master_bits(h.least))};
-#pragma GCC unroll 16
-  for (int run = 0; run < values / BLOCK_RUN; run++) vf_store(to + run * BLOCK_RUN, block_run<TYPE>(h, b, run));
+  for (int run = first; run < first + runs; run++) vf_store(to + run * BLOCK_RUN, block_run<TYPE>(h, b, run));
 }
 BlockDecoder block_decoder(int type) {
   BLOCK_DISPATCH(type, TYPE,

@@ -82,8 +82,8 @@ template <int TYPE, class T, bool DOT, int ROWS> static void gemm_blocks_rows(Ct
     j->finish(j, sums, ROWS * GEMM_NR, 0, first, j->a.count, cols);
   });
 }
-// A job of at most GEMM_FEW_ROWS rows whose b is rows of blocks of `type`. What generation and fp32 take is compiled
-// for each type.
+// A job of at most GEMM_FEW_ROWS rows whose b is rows of blocks of `type`. What generation in bf16 takes, and fp32, is
+// compiled for each type.
 static void gemm_blocks(Ctx *c, const GemmJob *j, int type) {
   const bool one = j->a.count == 1;
   if (j->a.dtype == F16) gemm_blocks_rows<BLOCK_NONE, fp16, false, GEMM_FEW_ROWS>(c, j, type);

@@ -110,7 +110,9 @@ template <class T, bool PAIRS> static void gemm_pack_block_columns(uint32_t *pan
     alignas(64) float values[BLOCK_VALUES_MAX];
     for (int64_t i = 0; i < s.panels * s.width; i += BLOCK_RUN) {
       const int64_t at = s.i0 + i, in = at % s.of.values;
-      if (!i || !in) s.of.block(values, row + at / s.of.values * s.of.bytes, block_to_bf16((T *)NULL));
+      if (!i || !in)                             // what is needed of the block, which others may share
+        s.of.block(values, row + at / s.of.values * s.of.bytes, (int)(in / BLOCK_RUN),
+                   (int)(gemm_min(s.of.values - in, s.panels * s.width - i) / BLOCK_RUN), block_to_bf16((T *)NULL));
       float *const to = (float *)panel + i / s.width * panel_words + word * s.width + i % s.width;
       vf x = block_rounded(vf_load(values + in), (T *)NULL);
       if (PAIRS && (k - s.k0) % 2 == 0) x = vi_as_float(vi_shr(vf_bits(x), 16));

@@ -344,7 +344,8 @@ static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) 
   text = matmul_unhex(text, &way, 1);
   if (text) text = matmul_unhex(text, &workspace, sizeof workspace);
   if (text) text = matmul_unhex(text, &plan->algo, sizeof plan->algo);
-  bool taken = text && matmul_may(p, (MatmulWay)way) && way != MATMUL_OWN;
+  bool taken = text && way <= MATMUL_GELU && way != MATMUL_OWN && (way == MATMUL_GELU) == (plan->key.gelu == 1) &&
+               matmul_may(p, (MatmulWay)way);
   if (taken) {
     cublasLtMatmulHeuristicResult_t found = {};
     matmul_undescribe(plan);
