@@ -23,7 +23,8 @@ int encode_main(Call *call) {
   const int here = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
   Error why = {};
   const bool chosen = strcmp(o->chat_template, "auto") && strcmp(o->chat_template, "model");
-  char *words = published_chat_words(o->tokenizer, &why);
+  char *words = o->tokenizer[0] ? published_chat_words(o->tokenizer, &why) : NULL;
+  if (!words && why.code) die_with(why.code, "train_gpt_fsdp: %s", why.text);
   if (chosen) words = start_words_named(o->chat_template, words, &why);
   if (chosen && !words) die_user("train_gpt_fsdp: %s", why.text);
   if (words && !chat_words_fault(words, &why)) words = NULL;

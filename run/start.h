@@ -109,7 +109,7 @@ static bool start_open_checkpoint(Start *s, const char *path, Error *error) {
   path_join(file, sizeof file, path, "tokenizer.json");
   char *text = file_get(file, TRAINER_JSON_MOST_BYTES, &bytes);
   const bool same = text && crc32c(0, text, (size_t)bytes) == want;
-  if (!text) fail(error, "cannot read %s: %s", file, strerror(errno));
+  if (!text) fail(error, "cannot read %s: %s", file, file_get_fault());
   else if (!same)
     fail(error, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
   if (!same) checkpoint_hint(path, error);
@@ -224,6 +224,7 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
   const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "chat"), *published = start_published(s);
   if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
   char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, &s->chat_why);
+  if (!words && s->chat_why.code) *error = s->chat_why;
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
   start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
   const bool ours = chat_template_text(recorded) && !kept;       // written by a version that knew templates by name

@@ -232,7 +232,7 @@ static bool eval_read(EvalFile *f, const char *path, const Tokenizer *t, int64_t
   int64_t bytes, number = 1;
   char *all = file_get(path, 1LL << 32, &bytes);
   *f = EvalFile{};
-  REJECT(!all, "--eval: cannot read %.900s: %s", path, strerror(errno));
+  REJECT(!all, "--eval: cannot read %.900s: %s", path, file_get_fault());
   for (char *line = all, *end; line < all + bytes && !error->text[0]; line = end + 1, number++) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
     if (!end) end = all + bytes;

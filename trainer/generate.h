@@ -403,7 +403,7 @@ static int64_t prompts_read(const Options *o, char ***text, Error *error) {
   int64_t bytes, count = 0;
   char *all = file_get(o->prompts, MOST_BYTES, &bytes);
   *text = NULL;
-  if (!all) fail(error, "--prompts: cannot read %.900s: %s", o->prompts, strerror(errno));
+  if (!all) fail(error, "--prompts: cannot read %.900s: %s", o->prompts, file_get_fault());
   if (!all) return -1;
   for (char *line = all, *end; line < all + bytes; line = end + 1) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));

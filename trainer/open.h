@@ -450,7 +450,7 @@ static void trainer_named_algorithms(const Trainer *t, const char *saved, char *
   else if (file) snprintf(text, ALGORITHMS_BYTES, "%s", file);
   else if (!saved && o->tune != OPT_tune_any)
     fail(error, "--plans %.300s cannot be read: %s; with --tune any it is written", o->plans,
-             strerror(errno));
+             file_get_fault());
   free(file);
 }
 // Chooses the matrix multiplies' algorithms. Those that --plans or the resumed checkpoint names; with --tune the

@@ -78,7 +78,8 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use 
 // Whether its templates are ones that can be rendered. False: `why` ends a sentence that says so.
 bool chat_words_fault(const char *words, Error *why);
 // The same of a model's directory: chat_template.jinja, tokenizer_config.json, chat_template.json,
-// special_tokens_map.json. NULL: there is none, and in `why` the rest of a line that says so.
+// special_tokens_map.json. NULL: there is none, and in `why` the rest of a line that says so; or, with a code in `why`,
+// one of them is damaged.
 char *chat_words_in(const char *dir, Error *why);
 
 // ---- conversations.h ------------------------------------------------------------------------------------------------

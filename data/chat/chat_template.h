@@ -86,31 +86,36 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use)
   cJSON_Delete(to);
   return words;
 }
-// The text of a file of a directory, malloc'ed; NULL: there is none. *json: the parsed file, or NULL if it is not JSON.
-static char *chat_file(const char *dir, const char *name, cJSON **json) {
+// The text of a file of a directory, malloc'ed; NULL: there is none. *json: the parsed file. One that cannot be read, or
+// is not JSON, is a fault in `why` with its code: a model is not taken for one that has no such file.
+static char *chat_file(const char *dir, const char *name, cJSON **json, Error *why) {
   char path[DATA_PATH_BYTES + 64];
   int64_t bytes;
   data_format(path, sizeof path, "%s/%s", dir, name);
   char *text = file_get(path, 1 << 24, &bytes);
+  if (!text && errno != ENOENT && errno != ENOTDIR)
+    fail_with(why, EXIT_MISSING, "%s: cannot read it: %s", path, file_get_fault());
   if (json) *json = text ? cJSON_ParseWithLength(text, (size_t)bytes) : NULL;
+  if (json && text && !cJSON_IsObject(*json)) fail_with(why, EXIT_MISSING, "%s: is not a JSON object", path);
   return text;
 }
 char *chat_words_in(const char *dir, Error *why) {
   cJSON *config, *map, *processor;
   const cJSON *x;
-  char *const text = chat_file(dir, "chat_template.jinja", NULL);
-  char *const tools = chat_file(dir, "additional_chat_templates/tool_use.jinja", NULL);
-  free(chat_file(dir, "tokenizer_config.json", &config));
-  free(chat_file(dir, "special_tokens_map.json", &map));
-  free(chat_file(dir, "chat_template.json", &processor));
+  why->code = 0;
+  char *const text = chat_file(dir, "chat_template.jinja", NULL, why);
+  char *const tools = chat_file(dir, "additional_chat_templates/tool_use.jinja", NULL, why);
+  free(chat_file(dir, "tokenizer_config.json", &config, why));
+  free(chat_file(dir, "special_tokens_map.json", &map, why));
+  free(chat_file(dir, "chat_template.json", &processor, why));
   if (!config) config = cJSON_CreateObject();
   cJSON_ArrayForEach(x, map)
     if (!cJSON_HasObjectItem(config, x->string)) cJSON_AddItemToObject(config, x->string, cJSON_Duplicate(x, 1));
   cJSON *theirs = cJSON_DetachItemFromObjectCaseSensitive(processor, "chat_template");
   if (theirs && !cJSON_HasObjectItem(config, "chat_template")) cJSON_AddItemToObject(config, "chat_template", theirs);
   else cJSON_Delete(theirs);
-  char *words = chat_words_of(config, text, text ? tools : NULL);
-  if (!words) fail(why, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
+  char *words = why->code ? NULL : chat_words_of(config, text, text ? tools : NULL);
+  if (!words && !why->code) fail(why, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
   for (cJSON *each : {config, map, processor}) cJSON_Delete(each);
   free(text);
   free(tools);

@@ -254,7 +254,7 @@ char *checkpoint_text(const char *directory, int64_t *bytes, Error *error) {
   char path[MAP_PATH_BYTES];
   path_join(path, sizeof path, directory, "trainer.json");
   char *text = file_get(path, TRAINER_JSON_MOST_BYTES, bytes);
-  if (!text) fail(error, "cannot read %s: %s", path, strerror(errno));
+  if (!text) fail(error, "cannot read %s: %s", path, file_get_fault());
   return text;
 }
 bool checkpoint_note(const char *directory, CheckpointQuality q, Error *error) {
@@ -425,7 +425,7 @@ static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJS
 // or extra if there is one, else one at another place, which may only follow from that.
 static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, Error *error) {
   char *got = (char *)malloc((size_t)header_bytes);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);        // a FIFO must not block
   const bool same = fd >= 0 && file_read(fd, got, header_bytes, 0) && !memcmp(got, want, (size_t)header_bytes);
   if (fd >= 0) close(fd);
   free(got);

@@ -850,7 +850,7 @@ static void store_load(Store *s, StoreLoad l, unsigned states, Error *error, Loa
 static void store_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
   Error error = {};
   const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
-  const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC);
+  const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   double *sum = (double *)calloc((size_t)cols, sizeof *sum);
   char *row = (char *)malloc((size_t)bytes);
   for (int64_t r = 0; !fsdp_rank(f) && !error.text[0] && r < place->rows; r++, liveness_progress()) {

@@ -234,6 +234,7 @@ char *file_get(const char *path, int64_t most, int64_t *bytes) {
   *bytes = text ? st.st_size : 0;
   return text;
 }
+const char *file_get_fault(void) { return errno == EINVAL ? "it is not a regular file" : strerror(errno); }
 
 // ---- whose file it is
 FILE *file_own(const char *path, bool fresh) {

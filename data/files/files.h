@@ -76,6 +76,7 @@ bool file_remove(const char *path);
 bool file_put(const char *path, const char *directory, const void *data, int64_t bytes);
 // The contents of a file of at most `most` bytes, malloc'ed, with a zero at the end. NULL with errno (EFBIG: larger).
 char *file_get(const char *path, int64_t most, int64_t *bytes);
+const char *file_get_fault(void);                // why it returned NULL, from errno
 // Opens PATH, a file of lines of this program's own, to add to it: made where it is not there, emptied if `fresh`. It
 // must be a regular file under this very name: a symbolic link leads to a file of somebody else, and a named pipe waits
 // for a reader. NULL if not; file_own_fault says why.

@@ -512,7 +512,9 @@ Import *import_open(const char *path, ImportFacts *facts, Error *error) {
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
   if (slash) *slash = 0;
-  if (s->is.kind == IMPORT_HF_DIRECTORY) s->is.published = import_published(slash ? directory : ".");
+  error->text[0] = 0;
+  if (s->is.kind == IMPORT_HF_DIRECTORY) s->is.published = import_published(slash ? directory : ".", error);
+  if (error->text[0]) { import_close(s); return NULL; }
   s->is.stored = s->is.kind == IMPORT_LLMC ? (int)s->dtype : -1;
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count; i++) {

@@ -43,7 +43,7 @@ const char *import_file(const Import *s, int i);
 
 // ---- published.h ----------------------------------------------------------------------------------------------------
 // What renders chats by what is beside a tokenizer, a file or a directory, or in a GGUF (chat_words_of). NULL: nothing,
-// and why.
+// and why; a code in `why`: a file is damaged.
 char *published_chat_words(const char *tokenizer, Error *why);
 
 // ---- exports.h ------------------------------------------------------------------------------------------------------

@@ -4,18 +4,18 @@
 #include "models.h"
 
 // What a published directory says beside its weights that an export of a model fine-tuned from it says too: of each
-// file of `published_files` all, or these keys. NULL: nothing. To be deleted by the caller.
+// file of `published_files` all, or these keys. NULL: nothing, or one line in `error`: a file is there and cannot be
+// read. To be deleted by the caller.
 static const struct { const char *name, *members[6]; } published_files[] = {
     {"generation_config", {}},
     {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
     {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "tokenizer_class"}}};
-static cJSON *import_published(const char *directory) {
+static cJSON *import_published(const char *directory, Error *error) {
   cJSON *all = NULL;
   for (const auto &file : published_files) {
     char path[MAP_PATH_BYTES + 32];
-    Error unused;
     snprintf(path, sizeof path, "%.1200s/%s.json", directory, file.name);
-    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, &unused);
+    cJSON *json = access(path, F_OK) ? NULL : import_read_json(path, 1 << 24, error);
     if (!json) continue;
     cJSON *kept = file.members[0] ? cJSON_CreateObject() : cJSON_Duplicate(json, 1);
     for (const char *name : file.members) {
@@ -29,7 +29,8 @@ static cJSON *import_published(const char *directory) {
   char path[MAP_PATH_BYTES + 32];                // comes before the one in tokenizer_config.json
   int64_t bytes;
   snprintf(path, sizeof path, "%.1200s/chat_template.jinja", directory);
-  char *text = file_get(path, 1 << 20, &bytes);
+  char *text = file_get(path, 1 << 24, &bytes);
+  if (!text && errno != ENOENT) fail(error, "%s: cannot read it: %s", path, file_get_fault());
   cJSON *config = cJSON_GetObjectItemCaseSensitive(all, "tokenizer_config");
   if (text && !all) all = cJSON_CreateObject();
   if (text && !config) config = cJSON_AddObjectToObject(all, "tokenizer_config");

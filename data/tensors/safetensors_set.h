@@ -13,7 +13,7 @@ cJSON *import_read_json(const char *path, int64_t most, Error *error) {
   char *text = file_get(path, most, &bytes);
   if (!text && errno == EFBIG)
     fail(error, "%s: has more than %lld bytes, too many for such a file", path, (long long)most);
-  else if (!text) fail(error, "%s: cannot read it: %s", path, strerror(errno));
+  else if (!text) fail(error, "%s: cannot read it: %s", path, file_get_fault());
   if (!text) return NULL;
   const char *foreign = file_foreign(text, (size_t)bytes), *stopped = text;    // stopped: where JSON stops being valid
   const bool plain = !foreign && !memchr(text, 0, (size_t)bytes);

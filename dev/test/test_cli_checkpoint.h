@@ -355,7 +355,9 @@ TEST(cli_resume_rejects_what_is_no_continuation,
        "--resume @/text: no checkpoint there (a directory with trainer.json, or one that holds step_* directories)"},
       {0, "--resume @/out --init_from @/out", 2,
        "--resume continues a run, --init_from starts a new one: give one of them"},
-      {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"}};
+      {0, "--resume auto --eval_only --sample_only", 2, "--eval_only and --sample_only exclude each other"},
+      {0, "--resume auto --interactive --sample_tokens 0", 2, "--interactive generates nothing with --sample_tokens 0: "
+       "give their number, like --sample_tokens 64"}};
   test_mpirun_patience(0);
   CliRun r;
   cli_six_steps(cli_path("out"), "");

@@ -445,6 +445,11 @@ TEST(import_says_what_to_name, "files that are no readable model are rejected, w
   ix_rejected(dir, "model.safetensors", NULL, NULL);
   free(whole.bytes);
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
+  for (const char *beside : {"generation_config.json", "tokenizer_config.json"}) {
+    tok_write(ix_path(path, dir, beside), "{\"eos_token\": \"<", 16);
+    ix_rejected(dir, beside, "is not JSON from byte", NULL);
+    unlink(path);
+  }
   unlink(ix_path(path, dir, "config.json"));
   ix_rejected(dir, "needs the config.json", "model.safetensors", NULL);
   ix_rejected(ix_path(path, dir, "model.safetensors"), "needs the config.json", NULL, NULL);

@@ -84,6 +84,10 @@ TEST(own_files_are_no_links,
       cli_expect_rejection(&r, k.name, 2, line);
       cli_free(&r);
     }
+  CLI_RUN(&r, "rm -rf %s; mkdir %s && mkfifo %s/options.txt && exec timeout 20 %s %s --max_steps 1 --sample_tokens 0 "
+          "--out %s", cli_path("out"), cli_path("out"), cli_path("out"), cli_ranks(0), cli_small(), cli_path("out"));
+  cli_expect_done(&r, "a pipe where a file of the run is replaced");
+  cli_free(&r);
   CLI_RUN(&r, "ln -s %s %s", cli_path("theirs"), cli_path("link"));
   cli_free(&r);
   FILE *f = file_own(cli_path("link"), true);

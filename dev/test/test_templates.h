@@ -176,6 +176,11 @@ TEST(templates_come_with_a_model,
   EXPECT(words && strstr(words, "\"chat_template\":\"first\"") && !strstr(words, "tool_use"), "%s", words ? words
          : why.text);
   free(words);
+  data_write_text(dir, "special_tokens_map.json", "{\"eos_token\":");
+  words = chat_words_in(dir, &why);
+  EXPECT(!words && why.code == EXIT_MISSING && strstr(why.text, "special_tokens_map.json: is not a JSON object"),
+         "a damaged file is taken for none: %s", words ? words : why.text);
+  free(words);
   struct tm day;
   EXPECT(chat_date_read("26 Jul 2024", &day) && day.tm_wday == 5 && chat_date_read("2024-07-26", &day)
          && day.tm_yday == 207 &&

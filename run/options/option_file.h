@@ -12,8 +12,8 @@ enum { CONFIG_MOST_BYTES = 1 << 20 };
 // The text of the file of --config, malloc'ed. NULL and one line in `error`.
 static char *config_read(const char *path, int64_t *bytes, Error *error) {
   char *text = file_get(path, CONFIG_MOST_BYTES, bytes);
-  const char *why = errno == EISDIR ? "it is a directory" : errno == EINVAL ? "it is not a regular file"
-                    : errno == EFBIG ? "it is larger than 1 MiB" : strerror(errno);
+  const char *why = errno == EISDIR ? "it is a directory" : errno == EFBIG ? "it is larger than 1 MiB"
+                    : file_get_fault();
   if (!text) {
     fail(error, "--config %.800s cannot be read: %s", path, why);
     return NULL;

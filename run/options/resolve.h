@@ -235,6 +235,10 @@ static bool report_reject(const Options *o, Error *error) {
   REJECT(o->interactive && o->eval[0], "--interactive and --eval exclude each other");
   REJECT(o->given[OPT_eval_style] && !o->eval[0], "--eval_style needs --eval FILE");
   REJECT(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
+  REJECT(o->sample_only && !o->eval[0] && !o->sample_tokens && (o->interactive || o->prompt[0] || o->prompts[0] ||
+         !(o->save_model || o->export_hf[0] || o->export_gguf != OPT_export_gguf_off)), "--%s generates nothing with "
+         "--sample_tokens 0%s: give their number, like --sample_tokens 64", o->interactive ? "interactive" :
+         "sample_only", o->given[OPT_sample_tokens] ? "" : ", which the checkpoint's run had");
   REJECT(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REJECT(o->show_chats && (o->eval_only || o->sample_only), "--show_chats ends when it has printed: leave --eval_only "
          "and --sample_only out");

@@ -6,6 +6,7 @@
 #pragma once
 #include "base/newfile/newfile.h"
 #include "report_page.h"
+#include <fcntl.h>
 #include <time.h>
 
 enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MAX = 16, REPORT_PATH_BYTES = 1024,
@@ -38,11 +39,16 @@ static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_p
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 
 // ---- text -----------------------------------------------------------------------------------------------------------
+// Opens a file of a run's directory to read it; a named pipe there is not waited for. NULL with errno.
+static inline FILE *report_open(const char *path) {
+  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  return fd < 0 ? NULL : fdopen(fd, "rb");
+}
 // Writes the first REPORT_TEXT_MAX bytes of a file in a run's directory as a JSON string; null if there is no file.
 static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
   char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MAX);
   snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
-  FILE *f = fopen(path, "rb");
+  FILE *f = report_open(path);
   if (f) json_string(to, text, fread(text, 1, REPORT_TEXT_MAX, f), JSON_SCRIPT);
   else fputs("null", to);
   if (f) fclose(f);
@@ -196,7 +202,7 @@ static inline bool report_run_read(ReportRun *r) {
   char path[REPORT_PATH_BYTES + 32], *text = NULL;
   size_t room = 0;
   snprintf(path, sizeof path, "%.1000s/metrics.jsonl", r->directory);
-  FILE *f = fopen(path, "rb");
+  FILE *f = report_open(path);
   if (!f) return false;
   if (!fseeko(f, r->offset, SEEK_SET))
     for (ssize_t n; (n = getline(&text, &room, f)) > 0 && text[n - 1] == '\n'; r->offset += n)
