@@ -213,8 +213,9 @@ static inline bool family_sizes(const ImportConfig *c, const Family *family, Mod
   return true;
 }
 // Reads the kind of RoPE scaling and its numbers from an object of config.json; keys that it lacks have transformers'
-// defaults.
-static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const ModelShape *m, RopeScaling *s) {
+// defaults. original_above: original_max_position_embeddings beside that object, which comes before its own; 0: none.
+static inline bool family_rope_scaling(const ImportConfig *in, bool grows, double original_above, const ModelShape *m,
+                                       RopeScaling *s) {
   const cJSON *type = NULL;
   if (!import_config_get(in, "rope_type", &type) || (!type && !import_config_get(in, "type", &type))) return false;
   const char *kind = !type ? "default" : cJSON_IsString(type) ? type->valuestring : "";
@@ -224,7 +225,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
     return import_config_reject(in, "rope_type is %s, only default, linear, llama3 and yarn are supported",
                                 *kind ? safetensors_quoted(kind).text : "not text");
   const bool waves = s->kind != ROPE_LINEAR, yarn = s->kind == ROPE_YARN;
-  double original = yarn ? (double)m->n_positions : 0, mscale = 0, mscale_all = 0;
+  double original = (double)m->n_positions, mscale = 0, mscale_all = 0;
   bool whole = true;
   if (!import_config_number(in, "factor", 0, &s->factor)) return false;
   if (waves && (!import_config_number(in, yarn ? "beta_slow" : "low_freq_factor", yarn, &s->low) ||
@@ -232,6 +233,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
                 !import_config_number(in, "original_max_position_embeddings", original, &original))) return false;
   if (yarn && (!import_config_number(in, "mscale", 0, &mscale) || !import_config_flag(in, "truncate", true, &whole) ||
                !import_config_number(in, "mscale_all_dim", 0, &mscale_all))) return false;
+  if (original_above != 0) original = original_above;
   s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
   if (!(s->factor > 0 && isfinite(s->factor)) || (waves && !(s->low > 0 && s->high > s->low && s->original)))
     return import_config_reject(in, "rope_type %s needs factor%s", kind, !waves ? "" : yarn ? ", beta_slow, beta_fast "
@@ -250,16 +252,18 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
 // Reads RoPE's base and scaling for some of the layers from the object `from`. theta: the base if it has none.
 static inline bool family_rope_of(const ImportConfig *c, const Family *f, const cJSON *from, double theta,
                                   const ModelShape *m, double *to, RopeScaling *s) {
-  double partial = 1;
+  double partial = 1, above = 1, original = 0;
   const ImportConfig in = {from, c->path, c->error};
   *to = theta;
   if (from && !cJSON_IsObject(from)) return import_config_reject(c, "rope_parameters or rope_scaling is no object");
   if (from && !import_config_number(&in, "rope_theta", theta, to)) return false;
   if (from && !import_config_number(&in, "partial_rotary_factor", partial, &partial)) return false;
-  if (!import_config_number(c, "partial_rotary_factor", partial, &partial)) return false;
+  if (!import_config_number(c, "partial_rotary_factor", above, &above)) return false;
+  if (partial == 1) partial = above;
   if (partial != 1) return import_config_reject(c, "partial_rotary_factor is %g, only 1 is supported", partial);
   if (!(*to >= 1 && *to <= 1e12)) return import_config_reject(c, "rope_theta is %g, expected 1 to 1e12", *to);
-  return !from || family_rope_scaling(&in, family_grows(f), m, s);
+  if (!f->full_every && !import_config_number(c, "original_max_position_embeddings", 0, &original)) return false;
+  return !from || family_rope_scaling(&in, family_grows(f), original, m, s);
 }
 // Reads RoPE's settings: transformers 5's rope_parameters, which may be by kind of layer, or rope_theta,
 // rope_local_base_freq and rope_scaling; else the defaults.
@@ -329,12 +333,12 @@ static inline bool family_window(const ImportConfig *c, const Family *f, ModelSh
                                  size_t warning_bytes) {
   const cJSON *types, *null = cJSON_GetObjectItemCaseSensitive(c->root, "sliding_window");
   bool asked = f->full_every || f->biasless, regular = true;     // Mistral's config has no such flag
-  double window = 0, first = 0, full = (double)f->full_every;
+  double window = 0, first = family_lists_layers(f) && !f->full_every ? 28 : 0, full = (double)f->full_every;
   int64_t sliding = 0, every = 0;
   if (!import_config_flag(c, "use_sliding_window", asked, &asked) || !import_config_get(c, "layer_types", &types) ||
       !import_config_number(c, "sliding_window", family_grows(f) ? 0 : 4096, &window) ||         // the class's default
       !import_config_number(c, "sliding_window_pattern", full, &full) ||
-      !import_config_number(c, "max_window_layers", 0, &first)) return false;
+      !import_config_number(c, "max_window_layers", first, &first)) return false;
   for (int l = 0; types && l < cJSON_GetArraySize(types); l++) {
     const char *type = family_layer_type(types, l);
     if (strcmp(type, "full_attention") && strcmp(type, "sliding_attention"))
@@ -345,8 +349,10 @@ static inline bool family_window(const ImportConfig *c, const Family *f, ModelSh
     return import_config_reject(c, "layer_types has %d entries for %lld layers", cJSON_GetArraySize(types),
                                 (long long)m->n_layer);
   for (int64_t l = 0; l < m->n_layer; l++) {
-    const bool slides = types ? family_layer_type(types, (int)l)[0] == 's'
+    const bool listed = family_layer_type(types, (int)l)[0] == 's';
+    const bool slides = types && !f->biasless ? listed        // Mistral's class has windows whatever is listed
                         : asked && (f->full_every ? full < 1 || (l + 1) % (int64_t)full != 0 : (double)l >= first);
+    regular = regular && (!types || listed == slides);
     sliding += slides;
     if (!slides && !every) every = l + 1;
     if (sliding) regular = regular && slides == !(every && (l + 1) % every == 0);
@@ -376,6 +382,9 @@ static inline bool family_rejects(const ImportConfig *c) {
     if (!import_config_flag(c, name, false, &value)) return false;
     if (value) return import_config_reject(c, "%s is true, only false is supported", name);
   }
+  bool causal = true;                            // false: an embedding model, each token of which attends to all
+  if (!import_config_flag(c, "is_causal", causal, &causal)) return false;
+  if (!causal) return import_config_reject(c, "is_causal is false, only true is supported");
   return import_config_quantized(c, true);
 }
 static inline bool family_bias(const ImportConfig *c, const Family *f, Architecture *b) {

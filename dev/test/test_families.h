@@ -253,6 +253,7 @@ TEST(families_reject_what_they_are_not,
      "a config.json that asks for another function is rejected by field and value, and one "
      "of transformers 4 is read") {
   static const struct { const char *name, *from, *to, *says, *warning = NULL;
+    int64_t window = -1, original = -1;          // as read; -1: not looked at
   } cases[] = {
       {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
       {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"longrope\"",
@@ -296,6 +297,15 @@ TEST(families_reject_what_they_are_not,
       {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
       {"smollm3", "    0,", "    1,", NULL},
       {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},
+      {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"is_causal\": false", "is_causal is false"},
+      {"llama", "\"rope_parameters\": {", "\"partial_rotary_factor\": 1.0, \"rope_parameters\": {"
+       "\"partial_rotary_factor\": 0.5, ", "partial_rotary_factor is 0.5"},
+      {"llama_yarn", "\"mlp_bias\"", "\"original_max_position_embeddings\": 32, \"mlp_bias\"", NULL, NULL, 0, 32},
+      {"mistral_window", "\"sliding_window\": 5", "\"sliding_window\": 5, \"layer_types\": [\"full_attention\"]", NULL,
+       "positions end at the sliding window of 5 tokens", 0},
+      {"qwen2_window", "\"layer_types\": [\n    \"sliding_attention\",\n    \"full_attention\",\n"
+       "    \"sliding_attention\"\n  ],\n  \"max_position_embeddings\": 64,\n  \"max_window_layers\": 28,",
+       "\"max_position_embeddings\": 64,", NULL, NULL, 0},      // windows start at layer 28
       {"llama", "\"rope_parameters\"", "\"rope_scaling\"", NULL}};
   for (const auto &k : cases) {
     char dir[1024], path[1200], text[8192] = "", changed[8300];
@@ -315,6 +325,10 @@ TEST(families_reject_what_they_are_not,
     if (ok) {
       EXPECT(k.warning ? strstr(s->is.warning, k.warning) != NULL : !s->is.warning[0],
              "%s with %s: warning '%s'", k.name, k.to, s->is.warning);
+      const Architecture *b = &s->is.shape.block;
+      EXPECT((k.window < 0 || b->window == k.window) && (k.original < 0 || b->rope_scaling.original == k.original),
+             "%s with %s: a window of %lld, rope scaled from %lld", k.name, k.to, (long long)b->window,
+             (long long)b->rope_scaling.original);
       int params;
       TensorMap map = {};
       Param *param = params_of_shape(&param_table, &s->is.shape, &params);
