@@ -105,6 +105,8 @@ struct NotFiniteStep {
 int run_not_finite(Run *r, const NotFiniteStep *step, const StepResult *s, bool goes_on);
 // Ends the run as a signal has asked for. Returns the exit code.
 int run_stop(Run *r, Stop stop);
+// The EOS tokens that an export would name (export_ends). Rank 0, with a tokenizer.
+int run_ends(RunView *view, int32_t *ids, int most);
 // After training: waits for the save in flight, writes weights and exports. Returns whether all were written. From here
 // on signals end the process.
 bool run_write(Run *r);

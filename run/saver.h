@@ -436,6 +436,11 @@ static ExportTexts export_texts_of(RunView *run, ChatOptions *chat) {
   return ExportTexts{run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL, chats ? chat : NULL, run->published,
                      PROGRAM_VERSION};
 }
+int run_ends(RunView *run, int32_t *ids, int most) {
+  ChatOptions chat;
+  const ExportTexts texts = export_texts_of(run, &chat);
+  return export_ends(&texts, ids, most);
+}
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
 // weights, transposed as Conv1D stores them. All ranks call it. Every rank returns the same.
 static bool export_hf(RunView *run, const char *directory) {

@@ -171,9 +171,11 @@ static bool text_strips(const Tokenizer *k, const Continued *x, uint8_t first) {
   for (int i = 0; i < k->added_count; i++) after_special = after_special || k->added[i].id == x->ids[x->count - 2];
   return k->strips && x->made == 1 && first == ' ' && after_special;
 }
+// The EOS tokens that the model's files name, and its chat template, beside those that have the usual names.
+struct EndIds { int32_t id[16]; int count; };
 // Rank 0: adds the bytes of a text's newest token to its output, ends the text if it is complete, and gives the sink
 // all bytes that are not held back.
-static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
+static void text_says(Trainer *t, Continued *x, const EndIds *ends, TokenSink sink, void *to) {
   const int32_t id = x->ids[x->count - 1];
   char number[16];
   int length = snprintf(number, sizeof number, " %d", id);       // without a tokenizer: the id itself
@@ -181,7 +183,9 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   const Tokenizer *k = t->run.corpus->has_tokenizer ? &t->run.corpus->tokenizer : NULL;
   if (k) bytes = tokenizer_token_bytes(k, id, &length);
   if (k && length && text_strips(k, x, *bytes)) bytes++, length--;
-  if (k && chat_ends(k, id)) x->end = END_TOKEN, length = 0;
+  bool last = k && chat_ends(k, id);
+  for (int i = 0; i < ends->count; i++) last = last || ends->id[i] == id;
+  if (last) x->end = END_TOKEN, length = 0;
   if (x->said_bytes + (size_t)length > x->room)
     x->said = (uint8_t *)bpe_resize(x->said, x->room = 2 * x->room + (size_t)length + 256, 1);
   memcpy(x->said + x->said_bytes, bytes, (size_t)length);
@@ -239,6 +243,8 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   int64_t V = t->model.V;                        // the embedding may have more rows than the tokenizer has tokens
   if (!rank && t->run.corpus->has_tokenizer) V = min64(V, t->run.corpus->tokenizer.vocab_size);
   MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
+  EndIds named = {};
+  if (!rank && t->run.corpus->has_tokenizer) named.count = run_ends(&t->run, named.id, 16);
   const double began = now_ms();
   liveness_phase("sampling");
   fsdp_step_begin(t->fsdp, false);
@@ -266,7 +272,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       if (rank) continue;
       text[i].last_ms = now_ms() - began;
       if (text[i].made == 1) text[i].first_ms = text[i].last_ms;
-      text_says(t, &text[i], sink, to);
+      text_says(t, &text[i], &named, sink, to);
       if (!text[i].end && generation_asked) text[i].end = END_ASKED;
       ends[i] = text[i].end;
     }

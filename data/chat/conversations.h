@@ -84,6 +84,8 @@ static inline void chat_find_marks(Chat *c) {
 Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
   Chat c = {*o, chat_form(o), t, -1, chat_end(t), -1, NULL, {}, false};
   if (c.form && c.form->fault[0]) c.o.why = c.form->fault, c.form = NULL;
+  const char *eos = c.form ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c.form->json, "eos_token")) : NULL;
+  if (c.end_id < 0 && eos) c.end_id = chat_token(t, eos);        // DeepSeek's, OpenChat's
   if (c.form) chat_find_marks(&c);
   return c;
 }
@@ -325,7 +327,9 @@ static inline bool chat_ended(const Chat *c, const char *text) {
   };
   for (const char *name : chat_text_ends) if (ends(name)) return true;
   for (const char *name : chat_turn_ends) if (ends(name)) return true;
-  return false;
+  int n = 0;
+  const uint8_t *own = c->end_id < 0 ? NULL : tokenizer_token_bytes(c->tokenizer, c->end_id, &n);
+  return own && (size_t)n <= s.n && !memcmp(s.p + s.n - n, own, (size_t)n);
 }
 // Appends a prompt (NULL: none) and the text after it, as they are, then EOS.
 static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, const char *text) {

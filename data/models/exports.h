@@ -118,6 +118,8 @@ static TextEnds text_ends(const ExportTexts *x) {
       if (cJSON_IsNumber(id) && id->valuedouble >= 0 && (!k || id->valuedouble < k->vocab_size))
         text_ends_add(&e, (int32_t)id->valuedouble);
   }
+  const char *eos_text = published_text(published, "eos_token");
+  if (k && eos_text) text_ends_add(&e, chat_token(k, eos_text));
   text_ends_add(&e, end);
   return e;
 }
@@ -126,6 +128,14 @@ static void text_ends_free(TextEnds *e) {
   free(e->eos_text);
   free(e->chat);
   free(e->chat_tools);
+}
+int export_ends(const ExportTexts *x, int32_t *ids, int most) {
+  TextEnds e = text_ends(x);
+  int n = 0;
+  if (e.eos >= 0 && n < most) ids[n++] = e.eos;
+  for (int i = 0; i < e.others && n < most; i++) ids[n++] = e.other[i];
+  text_ends_free(&e);
+  return n;
 }
 
 // ---- texts ----------------------------------------------------------------------------------------------------------

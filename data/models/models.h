@@ -59,6 +59,8 @@ struct ExportTexts {
   const cJSON *published;
   const char *program;
 };
+// The EOS tokens that an export names, at most `most` of them. Returns how many.
+int export_ends(const ExportTexts *x, int32_t *ids, int most);
 // Writes config.json, generation_config.json, tokenizer.json and tokenizer_config.json into DIR; of adapters, for the
 // weights `base` (else NULL), adapter_config.json, and those of a tokenizer with tokens of its own.
 bool export_texts(const char *dir, const ModelShape *s, Dtype dtype, const ExportTexts *x, const char *base,

@@ -235,6 +235,52 @@ TEST(cli_pairs_of_a_published_model,
   cli_free(&r);
 }
 
+TEST(cli_texts_end_at_the_models_own_token,
+     "an EOS token whose name this program does not know ends generated texts: by the chat template of the run, and by "
+     "the published generation_config.json and tokenizer_config.json alone; completions end with it") {
+  CliRun r;
+  char dir[600], path[700];
+  snprintf(dir, sizeof dir, "%s", cli_path("own"));
+  mkdir(dir, 0700);
+  for (const char *name : {"tokenizer.json", "tokenizer_config.json"}) {
+    int64_t bytes;
+    snprintf(path, sizeof path, "dev/fixtures/chat_smollm2/%s", name);
+    char *text = file_get(path, 1 << 20, &bytes);
+    REQUIRE(text, "%s cannot be read", path);
+    for (const char *known : {"<|im_end|>", "<|endoftext|>"})
+      for (char *at; (at = strstr(text, known)); memmove(at + 6, at + strlen(known), strlen(at + strlen(known)) + 1))
+        memcpy(at, known[2] == 'i' ? "<EOT/>" : "<BOT/>", 6);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    cli_write(path, text, strlen(text));
+    free(text);
+  }
+  static const char chats[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+                              "{\"role\":\"assistant\",\"content\":\"b\"}]}\n";
+  FILE *f = fopen(cli_path("chats.jsonl"), "w");
+  for (int i = 0; i < 20; i++) fputs(chats, f);
+  fclose(f);
+  CLI_RUN(&r, "%s --tokenizer %s --data %s --position rope --norm rmsnorm --mlp swiglu --bias none --n_layer 1 "
+          "--n_embd 16 --n_head 1 --seq_len 256 --batch_size 1 --max_steps 40 --lr 0.03 --eval_every -1 --save_every "
+          "-1 --report off --cache= --threads 1 --temperature 0 --sample_tokens 9 --export_hf %s --out %s", cli_program(), dir,
+          cli_path("chats.jsonl"), cli_path("model"), cli_path("out"));
+  cli_expect_done(&r, "training");
+  EXPECT(strstr(r.text, "assistant\nb\n2 tokens, "), "by the template:\n%.3000s", r.text);
+  cli_free(&r);
+  char model[600];
+  snprintf(model, sizeof model, "%s", cli_path("model"));
+  static const char pair[] = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+  cli_write(cli_path("pairs.jsonl"), pair, sizeof pair - 1);
+  CLI_RUN(&r, "%s --tokenizer %s --data %s --show_chats 1 --json", cli_program(), model, cli_path("pairs.jsonl"));
+  EXPECT(!r.code && strstr(r.text, "\"ab<EOT/>\""), "of a completion:\n%.3000s", r.text);
+  cli_free(&r);
+  cJSON *config = chat_cli_json(model, "tokenizer_config.json");
+  cJSON_DeleteItemFromObject(config, "chat_template");
+  chat_cli_put(model, "tokenizer_config.json", config);
+  CLI_RUN(&r, "%s --init_from %s --sample_only --prompt '<|im_start|>assistant\nb' --threads 1 --temperature 0 "
+          "--sample_tokens 9 --out %s", cli_program(), model, cli_path("asked"));
+  EXPECT(!r.code && strstr(r.text, "\n1 token, "), "by what is published:\n%.3000s", r.text);
+  cli_free(&r);
+}
 TEST_WAITS(cli_fine_tuning_says_what_it_is,
      "the start of a run with adapters says rank, targets and how many parameters train, and the model's without them; "
      "the conversation it shows is trained on, cut where it is cut; pairs of twice the same answer are counted, and "
