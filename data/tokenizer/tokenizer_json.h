@@ -363,8 +363,8 @@ static inline bool bpe_check_settings(BpeLoad *l) {
   if (l->t->byte_fallback)
     return bpe_check_post_processor(l) && bpe_check_fallback(l) && bpe_check_model(l, model);
   x = bpe_field(root, "normalizer");
-  l->t->nfc = x && bpe_is_type(x, "NFC");
-  if (x && !l->t->nfc) return bpe_reject_value(l, "normalizer", x, "null and NFC");
+  if (!bpe_each(x, "normalizers", [&](const cJSON *y) { return l->t->nfc = bpe_is_type(y, "NFC"); }))
+    return bpe_reject_value(l, "normalizer", x, "null and NFC");
   if (!bpe_check_post_processor(l)) return false;
   if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
     return bpe_reject_value(l, "decoder", x, "ByteLevel");

@@ -261,8 +261,8 @@ TEST(cli_texts_end_at_the_models_own_token,
   fclose(f);
   CLI_RUN(&r, "%s --tokenizer %s --data %s --position rope --norm rmsnorm --mlp swiglu --bias none --n_layer 1 "
           "--n_embd 16 --n_head 1 --seq_len 256 --batch_size 1 --max_steps 40 --lr 0.03 --eval_every -1 --save_every "
-          "-1 --report off --cache= --threads 1 --temperature 0 --sample_tokens 9 --export_hf %s --out %s", cli_program(), dir,
-          cli_path("chats.jsonl"), cli_path("model"), cli_path("out"));
+          "-1 --report off --cache= --threads 1 --temperature 0 --sample_tokens 9 --export_hf %s --out %s",
+          cli_program(), dir, cli_path("chats.jsonl"), cli_path("model"), cli_path("out"));
   cli_expect_done(&r, "training");
   EXPECT(strstr(r.text, "assistant\nb\n2 tokens, "), "by the template:\n%.3000s", r.text);
   cli_free(&r);

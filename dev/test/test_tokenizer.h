@@ -603,9 +603,10 @@ static inline void tok_expect_rejected(const char *from, const char *to, const c
 
 TEST(tokenizer_truncation_and_padding_are_ignored,
      "a tokenizer.json with truncation and padding, as transformers leaves them there, gives the ids of one without, "
-     "is named so, and is saved as it was") {
-  static const struct { const char *truncation, *padding, *ignored; } cases[] = {
-      {"null", "null", NULL}, {"{}", "null", "truncation"}, {"null", "{\"strategy\":\"BatchLongest\"}", "padding"},
+     "is named so, and is saved as it was; a Sequence of no normalizers is none") {
+  static const struct { const char *truncation, *padding, *ignored, *normalizer = "null"; } cases[] = {
+      {"null", "null", NULL}, {"{}", "null", "truncation", "{\"type\":\"Sequence\",\"normalizers\":[]}"},
+      {"null", "{\"strategy\":\"BatchLongest\"}", "padding"},
       {"{\"direction\":\"Right\",\"max_length\":4}", "{\"strategy\":{\"Fixed\":9}}", "truncation and padding"}};
   char path[1100];
   Error error = {};
@@ -615,11 +616,12 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
   for (const auto &k : cases) {
     Tokenizer t;
     TokText json = tok_fixture("tokenizer_added.json");
-    const char *const parts[] = {"\"truncation\": ", k.truncation, "\"padding\": ", k.padding};
+    const char *const parts[] = {"\"truncation\": ", k.truncation, "\"padding\": ", k.padding, "\"normalizer\": ",
+                                 k.normalizer};
     snprintf(path, sizeof path, "%s/ignored.json", test_tmp());
     FILE *f = fopen(path, "wb");
     const char *at = (const char *)json.bytes;
-    for (int i = 0; i < 4; i += 2) {
+    for (int i = 0; i < 6; i += 2) {
       const char *next = (const char *)memmem(at, json.count - (size_t)(at - (const char *)json.bytes), parts[i],
                                               strlen(parts[i]));
       REQUIRE(next && !strncmp(next + strlen(parts[i]), "null", 4), "the fixture has no %s", parts[i]);
