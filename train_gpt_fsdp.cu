@@ -73,6 +73,7 @@ struct Model {
   bool documents;                                // a sequence holds several, which do not attend to each other
   PreferenceArgs preference;                     // a loss of pairs of documents; .loss 0: the loss is of tokens
   bool branch_sums;                              // layernorm_backward makes the sums of projections' biases
+  bool qkv_sums;                                 // attention_backward makes those of q's, k's and v's
   bool dlogits_apart;                            // the gradient of logits has memory of its own if its dtype differs
   Dtype logits_dtype;                            // of training; other passes have fp32
   Recompute recompute[LAYERS_MAX];
@@ -167,6 +168,7 @@ struct BlockActs {
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
   Tensor dfc, dact, dln_2, datt, dqkv, dln_1;    // gradients of fc, act, ln_2, att, qkv, ln_1; training only
+  Tensor dqkv_sum;         // F32 (runs,(H+2KV)hs) column sums of dqkv, from attention's backward to the bias
   Tensor low[LORA_MATRICES];                     // (B,T,columns) a matrix's input times its adapters' A
   Tensor cache;                                  // (sequences,P,2KV hs) k and v of earlier tokens; samples only
 };
@@ -179,7 +181,7 @@ struct Acts {
   Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only if it has a norm
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
   Tensor dresidual, dbranch;                     // training only
-  Tensor dbranch_sum;                            // F32 (C): column sums of dbranch, from a norm's backward to a bias
+  Tensor dbranch_sum;                            // F32 (1,C): column sums of dbranch, from a norm's backward to a bias
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R, widest input), F32 (1), F32 (1): of a GEMM with --fp8 matmul
   Tensor logits, dlogits;                        // F32 or BF16, compute dtype (head_rows, Vp)
@@ -240,6 +242,7 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   b->dln_2 = declare(d, "dln_2", l, dt, B, T, C);
   b->datt = declare(d, "datt", l, dt, B, T, Q);
   b->dqkv = declare(d, "dqkv", l, dt, B, T, QKV);
+  if (m->qkv_sums) b->dqkv_sum = declare(d, "dqkv_sum", l, F32, attention_sum_runs(B, T), QKV);
   b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
 // Declares the activations of a pass over B x T tokens, with logits of `rows` rows at once. cached: sequences that have
@@ -298,7 +301,7 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   if (!training) return;
   x->dresidual = declare(d, "dresidual", -1, dt, B, T, C);
   x->dbranch = m->dropout > 0 ? declare(d, "dbranch", -1, dt, B, T, C) : x->dresidual;     // equal without dropout
-  if (m->branch_sums) x->dbranch_sum = declare(d, "dbranch_sum", -1, F32, C);
+  if (m->branch_sums) x->dbranch_sum = declare(d, "dbranch_sum", -1, F32, 1, C);
 }
 
 // ---- the trainer's state
@@ -856,12 +859,12 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
   fsdp_poll(f);
   attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION),
-                     block_starts(t, l));
+                     block_starts(t, l), b->dqkv_sum);
   if (block_has_rope(t, l))
     rope_backward(c, dqkv, dw[Q_NORM_W], dw[K_NORM_W], b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W),
                   block_weight(t, l, K_NORM_W), rope_args(t), mode);
   fsdp_poll(f);
-  linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode);
+  linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode, b->dqkv_sum);
   fsdp_poll(f);
   linear_backward_input(t, rows2d(dln_1), rows2d(dqkv), l, ATTN_W, none);
   lora_backward(t, l, LORA_QKV, dln_1, rows2d(dqkv), rows2d(b->ln_1), none, mode);

@@ -101,7 +101,9 @@ static void gpu_attention(GpuOps *g, GpuAttention a) {
   g->c.workspace = gpu_take(g, g->c.workspace_bytes);
   Tensor qkv = gpu_tensor(g, BF16, 1, a.B, a.T, columns), out = gpu_tensor(g, BF16, 0, a.B, a.T, C),
          lse = gpu_tensor(g, F32, 0, a.B, a.heads, a.T), dout = gpu_tensor(g, BF16, 1, a.B, a.T, C),
-         dqkv = gpu_tensor(g, BF16, 0, a.B, a.T, columns), starts = {};
+         dqkv = gpu_tensor(g, BF16, 0, a.B, a.T, columns), starts = {}, sums = {};
+  if (a.heads == a.kv && attention_makes_sums(BF16, a.hs))       // GPT-2's kind, which has that bias
+    sums = gpu_tensor(g, F32, 0, attention_sum_runs(a.B, a.T), columns);
   if (a.documents) starts = gpu_ints(g, start, a.B, a.T);
   free(start);
   char shape[96], what[64];
@@ -117,6 +119,11 @@ static void gpu_attention(GpuOps *g, GpuAttention a) {
     gpu_say(what, shape, us, flops / us / 1e6, "TFLOP/s");
     GPU_US(us, attention_backward(&g->c, dqkv, dout, qkv, out, lse, a.heads, none, starts));
     snprintf(what, sizeof what, "attention backward, %s", gpu_attention_families[f]);
+    gpu_say(what, shape, us, 2.5 * flops / us / 1e6, "TFLOP/s");
+    if (!sums.data) continue;
+    // With the sums of the bias of q, k and v, which save the pass of a line of dbias.
+    GPU_US(us, attention_backward(&g->c, dqkv, dout, qkv, out, lse, a.heads, none, starts, sums));
+    snprintf(what, sizeof what, "attention backward and sums, %s", gpu_attention_families[f]);
     gpu_say(what, shape, us, 2.5 * flops / us / 1e6, "TFLOP/s");
   }
   gpu_attention_choose(g, 0);
@@ -168,7 +175,7 @@ static void gpu_rows(GpuOps *g, int64_t B, int64_t C) {
   Tensor x = gpu_tensor(g, BF16, 1, B, T, C), y = gpu_tensor(g, BF16, 0, B, T, C), d = gpu_tensor(g, BF16, 1, B, T, C),
          w = gpu_tensor(g, BF16, 1, C), b = gpu_tensor(g, BF16, 1, C), mean = gpu_tensor(g, F32, 0, B, T),
          rstd = gpu_tensor(g, F32, 0, B, T), dw = gpu_tensor(g, F32, 0, C), db = gpu_tensor(g, F32, 0, C),
-         sum = gpu_tensor(g, F32, 0, C);
+         sum = gpu_tensor(g, F32, 0, 1, C);
   double us;
   GPU_US(us, layernorm_forward(&g->c, y, mean, rstd, x, w, b, 1e-5f));
   GPU_SAY_BYTES("layernorm forward", shape, us, x, y);

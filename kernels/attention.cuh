@@ -53,9 +53,11 @@ void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, D
 }
 
 // dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv, the same drop and starts;
-// dout (B,T,C).
+// dout (B,T,C). dqkv_sum (attention_sum_runs(B, T), columns of qkv) fp32: overwritten with the sums over runs of rows
+// of dqkv as stored, for matmul_backward_weight's dout_sum. It may be absent, and must be where attention_makes_sums
+// says no, and on a CPU, whose GEMM makes these sums.
 void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                        Dropout drop, Tensor starts) {
+                        Dropout drop, Tensor starts, Tensor dqkv_sum) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
   attention_check_heads("attention_backward", out, qkv, n_head);
@@ -70,7 +72,14 @@ void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
   CHECK_DTYPE(dout, out.dtype);
   CHECK_DTYPE(dqkv, out.dtype);
   starts_check(starts, B, T);
-  CALL_OP(c, attention, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop, starts);
+  if (dqkv_sum.data) {
+    CHECK_SHAPE(dqkv_sum, attention_sum_runs(B, T), qkv.shape[2]);
+    CHECK_DTYPE(dqkv_sum, F32);
+    CHECK(c->ops->nccl && attention_makes_sums(out.dtype, C / n_head),
+          "attention_backward: %s makes no dqkv_sum of %s with heads of %lld columns", c->ops->name,
+          dtype_name(out.dtype), (long long)(C / n_head));
+  }
+  CALL_OP(c, attention, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop, starts, dqkv_sum);
 }
 #endif
 
@@ -110,7 +119,7 @@ void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_he
   DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop, starts));
 }
 void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                             Dropout drop, Tensor starts) {
+                             Dropout drop, Tensor starts, Tensor) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   attention_check_workspace(c, out, qkv, n_head, true);
 #ifdef __AVX512BF16__

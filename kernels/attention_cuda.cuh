@@ -66,6 +66,9 @@
 // of dq shared memory holds one streamed tile, without a place for the next: the other block of the SM
 // computes meanwhile, where there is room for two. All take 99 KiB.
 //
+// dqkv_sum, for the bias of q, k and v: the stored rows are still in shared memory; a warp adds up its own, then those
+// of 64 rows of the sequence are added in order (attention_column_sums).
+//
 // Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
 // dv; as keys they are in the future of every real query.
 #pragma once
@@ -199,16 +202,17 @@ static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, Atten
   LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
 }
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES, int GRADIENTS>
-static void attention_dkv(Ctx *c, AttentionBackward<T> a, int64_t B) {
+static void attention_dkv(Ctx *c, AttentionBackward<T> a, float *sums, int64_t B) {
   constexpr size_t bytes = attention_dkv_bytes(HS, M, N, PLACES, GRADIENTS & ATTENTION_DK ? 2 : 1);
   static_assert(bytes <= ATTENTION_SHARED_MAX, "too much shared memory");
   LAUNCH((attention_dkv_kernel<T, HS, M, N, KEEP, BLOCKS, PLACES, GRADIENTS>),
-         attention_grid(a.s, B, attention_shared_heads(a.s), 64 * M), ATTENTION_THREADS, bytes, STREAM(c), a);
+         attention_grid(a.s, B, attention_shared_heads(a.s), 64 * M), ATTENTION_THREADS, bytes, STREAM(c), a, sums);
 }
 template <class T>
-static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
+static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, float *sums,
+                                     int64_t B) {
   if constexpr (sizeof(T) == 2) {
-    if (attention_by_wgmma(c, a.s)) { attention_backward_wgmma(c, a, out, dot, B); return; }
+    if (attention_by_wgmma(c, a.s)) { attention_backward_wgmma(c, a, out, dot, sums, B); return; }
   }
   attention_dot(c, dot, a.dout, out, a.s, B * a.s.n_head * a.s.len);
   if constexpr (sizeof(T) == 4) {
@@ -218,13 +222,13 @@ static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *ou
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
   if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
     constexpr int PLACES = HS > 128 ? 1 : 2, FIRST = HS > 128 ? ATTENTION_DV : ATTENTION_DK | ATTENTION_DV; \
-    attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 2, FIRST>(c, a, B); \
+    attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 2, FIRST>(c, a, sums, B); \
     if constexpr (HS > 128) \
-      attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 1, ATTENTION_DK>(c, a, B); \
+      attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 1, ATTENTION_DK>(c, a, sums, B); \
     constexpr size_t q_bytes = attention_dq_bytes(HS, Q_M, Q_N, PLACES); \
     static_assert(q_bytes <= ATTENTION_SHARED_MAX, "too much shared memory"); \
     LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS, PLACES>), \
-           attention_grid(a.s, B, a.s.n_head, 64 * Q_M), ATTENTION_THREADS, q_bytes, STREAM(c), a); \
+           attention_grid(a.s, B, a.s.n_head, 64 * Q_M), ATTENTION_THREADS, q_bytes, STREAM(c), a, sums); \
     return; \
   }
     if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }
@@ -233,7 +237,7 @@ static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *ou
   }
 }
 void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                             Dropout drop, Tensor starts) {
+                             Dropout drop, Tensor starts, Tensor dqkv_sum) {
   attention_check("attention_backward", out, n_head);
   attention_check_aligned("attention_backward", out, n_head, qkv.data, dout.data, dqkv.data);
   if (numel(out) == 0) return;
@@ -246,5 +250,5 @@ void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tenso
   DISPATCH(out.dtype, T,
            AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot,
                                      (const int32_t *)starts.data, s, d};
-           attention_backward_typed(c, a, (const T *)out.data, dot, out.shape[0]));
+           attention_backward_typed(c, a, (const T *)out.data, dot, (float *)dqkv_sum.data, out.shape[0]));
 }

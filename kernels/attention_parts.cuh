@@ -2,6 +2,7 @@
 // attention_cuda.cuh explains the kernels.
 #pragma once
 #include <float.h>
+#include "ops_attention.h"
 #include "random.h"
 #include "formulas.cuh"
 
@@ -16,6 +17,7 @@ template <class T> struct AttentionForward {
   T *out; float *lse; const T *qkv; const int32_t *starts;
   AttentionShape s; AttentionDrop d;
 };
+// One pointer more in it, even if unused, makes nvcc 13.0 spill registers of dq: dqkv_sum is a parameter of its own.
 template <class T> struct AttentionBackward {
   T *dqkv; const T *dout, *qkv; const float *lse, *dot; const int32_t *starts;
   AttentionShape s; AttentionDrop d;
@@ -105,6 +107,7 @@ static inline int attention_shared_heads(const AttentionShape &s) { return s.n_h
 #define X(T) \
   IMPL(attention_forward_wgmma_##T, , void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B)) \
   IMPL(attention_backward_wgmma_##T, , \
-       void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B))
+       void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, float *sums, \
+                                     int64_t B))
 X(bf16) X(fp16)
 #undef X

@@ -107,6 +107,46 @@ __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T
       store_pack(to + (int64_t)row * ld + column, load_pack(staged + row * (HS + 8) + column));
   }
 }
+// Sums over the rows of each run of ATTENTION_SUM_ROWS of what attention_store has stored: every warp's rows ascending,
+// then the run's warps in order. pair(row, column): two neighbouring elements of the warp's ROWS rows, of which `rows`
+// are there. part: HS floats of the warp's own, where those rows were; `stride` floats further are the next warp's.
+// column: of dqkv. All threads of the block come here.
+template <int ROWS, int HS, class T, class Pair>
+__device__ static inline void attention_column_sums(float *sums, const AttentionShape &s, int first, int column,
+                                                    float *part, int stride, Pair pair) {
+  constexpr int WARPS = ATTENTION_SUM_ROWS / ROWS;
+  const int thread = attention_anew((int)threadIdx.x), lane = thread % WARP, warp = thread / WARP % WARPS;
+  const int rows = s.len - first;
+  float own[(HS + 63) / 64][2] = {};
+  __syncwarp();
+  UNROLL for (int i = 0; i < (HS + 63) / 64; i++)
+    if (i * 64 + lane * 2 < HS)
+      UNROLL for (int row = 0; row < ROWS; row++) {
+        const AttentionPair<T> x = pair(row, i * 64 + lane * 2);
+        UNROLL for (int e = 0; e < 2; e++) own[i][e] += row < rows ? to_f32(x.x[e]) : 0.0f;
+      }
+  __syncwarp();
+  UNROLL for (int i = 0; i < (HS + 63) / 64; i++)
+    UNROLL for (int e = 0; e < 2; e++)
+      if (i * 64 + lane * 2 < HS) part[i * 64 + lane * 2 + e] = own[i][e];
+  __syncthreads();
+  const int run = first / ATTENTION_SUM_ROWS, runs = (int)attention_sum_runs(1, s.len);
+  float *to = sums + ((int64_t)attention_anew((int)blockIdx.z) * runs + run) * s.ld + column;
+  for (int i = warp * WARP + lane; i < s.hs && run < runs; i += WARPS * WARP) {
+    float sum = 0.0f;
+    UNROLL for (int w = 0; w < WARPS; w++) sum += part[(w - warp) * stride + i];
+    to[i] = sum;
+  }
+}
+// The same of rows that attention_store staged.
+template <int M, int HS, class T>
+__device__ static inline void attention_sums(float *sums, const AttentionShape &s, int first, int column, T *staged) {
+  if (sums)
+    attention_column_sums<16 * M, HS, T>(sums, s, first, column, (float *)staged, 8 * M * (HS + 8),
+                                         [=](int row, int i) {
+      return *(const AttentionPair<T> *)(staged + row * (HS + 8) + i);
+    });
+}
 
 // Dropout's kept bits of the warp's 16*M queries (rows) by N keys, in this lane's layout: bit n * 8 % 32 + e of
 // keep[m][i][n / 4] belongs to sum [m][n][2 i + e], e < 2.
@@ -335,7 +375,8 @@ __device__ static inline float attention_stat(const AttentionBackward<T> &a, int
 enum { ATTENTION_DK = 1, ATTENTION_DV = 2 };
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES = 2,
           int GRADIENTS = ATTENTION_DK | ATTENTION_DV>
-__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a) {
+__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a,
+                                                                                          float *sums) {
   SHARED_DYNAMIC(T, k);
   constexpr int KEPT = KEEP ? HS / 16 : 0, KEPT_V = KEEP && N < 32 ? KEPT - 1 : KEPT;
   constexpr int STAGE = attention_stage(N), TILE = STAGE * (HS + 8), ROWS = 16 * M;
@@ -424,13 +465,17 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   const int64_t to = (int64_t)first * s.ld;
   if (DK) attention_store<M, HS>(a.dqkv + at.k + to, s.ld, s.len - first, s.hs, own_k, dk, k_factor);
   if (DV) attention_store<M, HS>(a.dqkv + at.v + to, s.ld, s.len - first, s.hs, DK ? own_v : own_k, dv, v_factor);
+  const int column = s.C + (int)blockIdx.y * s.hs;
+  if (DK) attention_sums<M, HS>(sums, s, first, column, own_k);
+  if (DV) attention_sums<M, HS>(sums, s, first, column + (s.ld - s.C) / 2, DK ? own_v : own_k);
 }
 
 // dq of 64*M queries per block; blocks run from the last queries to the first, as in attention_forward_kernel. The loop
 // is over tiles of N keys and values, of which shared memory holds this one and the next. p holds S, then dS. KEEP: Q's
 // and dout's fragments stay in registers for all tiles.
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES = 2>
-__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a) {
+__global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a,
+                                                                                         float *sums) {
   SHARED_DYNAMIC(T, q);
   constexpr int KEPT = KEEP ? HS / 16 : 0;
   constexpr int TILE = N * (HS + 8), ROWS = 16 * M, OWN = ATTENTION_WARPS * ROWS * (HS + 8);
@@ -505,4 +550,5 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     attention_weigh_rows<M, N, HS>(dq, p, k);
   }
   attention_store<M, HS>(a.dqkv + at.q + (int64_t)first * s.ld, s.ld, s.len - first, s.hs, own_q, dq, factor);
+  attention_sums<M, HS>(sums, s, first, (int)blockIdx.y * s.hs, own_q);
 }

@@ -131,6 +131,16 @@ __device__ static inline void attention_store_tile(T *to, int ld, int rows, int 
                  load_pack((const T *)(own + attention_piece(ROWS, own_row + row, piece))));
   }
 }
+// attention_sums of rows that attention_store_tile has stored.
+template <int ROWS, int HS, class T>
+__device__ static inline void attention_sums_of_tile(float *sums, const AttentionShape &s, int first, int column,
+                                                     unsigned char *own, int own_row) {
+  if (sums)
+    attention_column_sums<16, HS, T>(sums, s, first, column, (float *)(own + own_row * 128), 16 * 128 / 4,
+                                     [=](int row, int i) {
+      return *(const AttentionPair<T> *)(own + attention_piece(ROWS, own_row + row, i / 8) + i % 8 * 2);
+    });
+}
 __device__ static inline int attention_next(int place) { return place + 1 < ATTENTION_PLACES ? place + 1 : 0; }
 // The block's warp, as a number that the compiler knows to be the same for all lanes.
 __device__ static inline int attention_warp() { return __shfl_sync(FULL_WARP, (int)threadIdx.x / WARP, 0); }
@@ -331,7 +341,7 @@ __device__ static inline void attention_mask_queries_behind(float (*p)[4], const
 // dk and dv of 64 keys per warpgroup. Rows are keys: scores hold S^T, p holds P^T, then dS^T; dp holds dP^T.
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
-    attention_dkv_wgmma_kernel(AttentionBackward<T> a) {
+    attention_dkv_wgmma_kernel(AttentionBackward<T> a, float *sums) {
 #if HAS_WGMMA
   SHARED_TILES(k);
   constexpr int THREADS = GROUPS * WARPGROUP, ROWS = GROUPS * WARPGROUP_ROWS, OWN = ROWS * HS * 2, TILE = N * HS * 2;
@@ -441,6 +451,12 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   attention_store_tile<ROWS, HS>(to, s.ld, s.len - first, s.hs, k, warp * 16, dk, s.scale, s.scale);
   attention_store_tile<ROWS, HS>(to + (s.ld - s.C) / 2, s.ld, s.len - first, s.hs, v, warp * 16, dv, a.d.factor,
                                  a.d.factor);
+  // Computed again: kept from the start, they would take registers that the loop lacks.
+  const int row = attention_anew((int)threadIdx.x) / WARP * 16;
+  const int own_first = attention_anew((int)blockIdx.x) * ROWS + row;
+  const int column = s.C + attention_anew((int)blockIdx.y) * s.hs;
+  attention_sums_of_tile<ROWS, HS, T>(sums, s, own_first, column, k, row);
+  attention_sums_of_tile<ROWS, HS, T>(sums, s, own_first, column + (s.ld - s.C) / 2, v, row);
 #endif
 }
 
@@ -449,7 +465,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 // forward pass. dots (B,H,T): D, overwritten. OWN, TILE: bytes of the block's rows of Q, and of a tile of K.
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
-    attention_dq_wgmma_kernel(AttentionBackward<T> a, const T *attended, float *dots) {
+    attention_dq_wgmma_kernel(AttentionBackward<T> a, const T *attended, float *dots, float *sums) {
 #if HAS_WGMMA
   SHARED_TILES(q);
   constexpr int THREADS = GROUPS * WARPGROUP, ROWS = GROUPS * WARPGROUP_ROWS, OWN = ROWS * HS * 2, TILE = N * HS * 2;
@@ -546,6 +562,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   __syncthreads();                               // nobody reads Q any more
   attention_store_tile<ROWS, HS>(a.dqkv + at.q + (int64_t)first * s.ld, s.ld, s.len - first, s.hs, q, warp * 16, dq,
                                  s.scale, s.scale);
+  attention_sums_of_tile<ROWS, HS, T>(sums, s, first, (int)blockIdx.y * s.hs, q, warp * 16);
 #endif
 }
 
@@ -554,7 +571,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 // on an H100 of those that compile without a wait behind each multiply.
 #define ATTENTION_WGMMA(X) X(64, 1, 4, 1, 2, 1, 3) X(128, 1, 2, 2, 1, 2, 1)
 enum { ATTENTION_WGMMA_N = 64 };                 // rows of a streamed tile
-// The same of dk and dv with more than 64 columns. With 64 they spill 24 bytes, with dropout 260; with 32 none, but
+// The same of dk and dv with more than 64 columns. With 64 they spill 32 bytes, with dropout 312; with 32 none, but
 // each multiply then reads K and V from shared memory for half as many queries. Which is faster was not measured:
 // NVCCFLAGS=-DATTENTION_WGMMA_QUERIES=32 builds the other (dev/gpu_day.sh, part ops).
 #ifndef ATTENTION_WGMMA_QUERIES
@@ -576,17 +593,18 @@ template <bool DROP, class T> static void attention_forward_wgmma_of(Ctx *c, Att
 #undef X
 }
 template <bool DROP, class T>
-static void attention_backward_wgmma_of(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
+static void attention_backward_wgmma_of(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, float *sums,
+                                        int64_t B) {
 #define X(HS, F_GROUPS, F_BLOCKS, KV_GROUPS, KV_BLOCKS, Q_GROUPS, Q_BLOCKS) \
   if (a.s.hs <= HS) { \
     LAUNCH((attention_dq_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, Q_GROUPS, Q_BLOCKS, DROP>), \
            attention_grid(a.s, B, a.s.n_head, 64 * Q_GROUPS), Q_GROUPS * WARPGROUP, \
-           attention_wgmma_bytes(HS, 128 * Q_GROUPS), STREAM(c), a, out, dot); \
+           attention_wgmma_bytes(HS, 128 * Q_GROUPS), STREAM(c), a, out, dot, sums); \
     constexpr int QUERIES = HS > 64 ? ATTENTION_WGMMA_QUERIES : ATTENTION_WGMMA_N; \
     LAUNCH((attention_dkv_wgmma_kernel<T, HS, QUERIES, KV_GROUPS, KV_BLOCKS, DROP>), \
            attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_GROUPS), KV_GROUPS * WARPGROUP, \
            attention_wgmma_bytes(HS, 128 * KV_GROUPS) + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N * sizeof(float), \
-           STREAM(c), a); \
+           STREAM(c), a, sums); \
     return; \
   }
   ATTENTION_WGMMA(X)
@@ -596,9 +614,9 @@ static void attention_backward_wgmma_of(Ctx *c, AttentionBackward<T> a, const T 
   void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B) { \
     (a.d.drop.p > 0.0f ? attention_forward_wgmma_of<true, T> : attention_forward_wgmma_of<false, T>)(c, a, B); \
   } \
-  void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) { \
+  void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, float *sums, int64_t B) { \
     (a.d.drop.p > 0.0f ? attention_backward_wgmma_of<true, T> \
-                       : attention_backward_wgmma_of<false, T>)(c, a, out, dot, B); \
+                       : attention_backward_wgmma_of<false, T>)(c, a, out, dot, sums, B); \
   }
 X(bf16) X(fp16)
 #undef X

@@ -11,7 +11,7 @@
 //                      dbranch_sum = sum over rows of dbranch as stored: matmul_backward_weight's dout_sum
 //
 //   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
-//   mean, rstd (B,T), dbranch_sum (C) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
+//   mean, rstd (B,T), dbranch_sum (1,C) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
 // Dropout: sample drop.sample0 + b, element t C + c.
 // Summation order: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64
 // rows in order, then the blocks in order.
@@ -73,7 +73,7 @@ void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight
   if (dweight.data) { CHECK_SHAPE(dweight, C); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, C); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
-  if (dbranch_sum.data) { CHECK_SHAPE(dbranch_sum, C); CHECK_DTYPE(dbranch_sum, F32); }
+  if (dbranch_sum.data) { CHECK_SHAPE(dbranch_sum, 1, C); CHECK_DTYPE(dbranch_sum, F32); }
   CHECK(!dbranch_sum.data || c->ops->nccl, "layernorm_backward: %s makes no dbranch_sum", c->ops->name);
   if (dbranch.data && dbranch.data != dresidual.data) {
     CHECK_SHAPE(dbranch, B, T, C);

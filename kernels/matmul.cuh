@@ -54,8 +54,9 @@ void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tenso
   CALL_OP(c, matmul, matmul_backward_input, din, dout, weight, pre_gelu, q);
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
-// dweight there is no matrix multiply, and only the shape of `in` is used. dout_sum (N) fp32: sums over rows of dout
-// from the op that wrote it, so that dout is not read again for dbias; a CPU, whose GEMM makes them, leaves it unread.
+// dweight there is no matrix multiply, and only the shape of `in` is used. dout_sum (runs,N) fp32: sums over runs of
+// rows of dout from the op that wrote it, so that dout is not read again for dbias; a CPU, whose GEMM makes them,
+// leaves it unread.
 void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode,
                             Tensor dout_sum) {
   const int64_t M = dout.shape[0], N = dout.shape[1], K = in.shape[1];
@@ -66,7 +67,7 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
   if (dweight.data) { CHECK_SHAPE(dweight, N, K); if (mode == ADD) CHECK_DTYPE(dweight, F32); }
   if (dbias.data) { CHECK_SHAPE(dbias, N); if (mode == ADD) CHECK_DTYPE(dbias, F32); }
   if (dweight.data && dbias.data) CHECK_DTYPE(dbias, dweight.dtype);
-  if (dout_sum.data) { CHECK_SHAPE(dout_sum, N); CHECK_DTYPE(dout_sum, F32); }
+  if (dout_sum.data) { CHECK_SHAPE(dout_sum, dout_sum.shape[0], N); CHECK_DTYPE(dout_sum, F32); }
   CALL_OP(c, matmul, matmul_backward_weight, dweight, dbias, dout, in, mode, dout_sum);
 }
 #endif

@@ -10,9 +10,9 @@
 // kernel, since cuBLASLt does not state the accuracy of its own. Our kernel runs on the stored din after the GEMM: for
 // two-byte dtypes that is one more rounding than an epilogue, for fp32 none.
 // The bias gradient is also ours: BGRAD epilogues leave order and dtype of their sums to cuBLASLt, cannot add, and give
-// other bits than a frozen weight's bias has. Sums of a dout that layernorm_backward wrote (two of GPT-2's four per
-// block) come from there, where dout is in registers. The others have a pass of their own: dout of fc1 is what
-// cuBLASLt's GELU' epilogue wrote; that of qkv is written by many blocks, each with a head's columns of a few rows.
+// other bits than a frozen weight's bias has. Sums of a dout that layernorm_backward or attention_backward wrote (three
+// of GPT-2's four per block) come from there, where dout is at hand. The others have a pass of their own: dout of fc1
+// is what cuBLASLt's GELU' epilogue wrote.
 #pragma once
 #include "ops_loss.h"
 #include "matmul.cuh"
@@ -88,7 +88,8 @@ static void matmul_any(Ctx *c, const MatmulProduct *p) {
 // ================================================================================================ 2 dbias
 // Column sums of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N). Its 8 warps take
 // every 8th row, V elements per lane (8 in 16-byte pieces, or 1 if rows are not aligned), four rows in flight; the
-// warps' sums are added in order. Phase 2 adds the partials in order of y. Rows per block depend on M alone.
+// warps' sums are added in order. Phase 2 adds the partials of 32 columns a block, each of its 8 warps an eighth of
+// them. Rows per block depend on M alone.
 enum { DBIAS_WARPS = 8, DBIAS_MIN_ROWS = 64, DBIAS_PITCH = WARP + 4 };
 template <int V, class T>
 __global__ static void __launch_bounds__(256)
@@ -121,25 +122,34 @@ __global__ static void __launch_bounds__(256)
   }
 }
 template <class TO>
-__global__ static void __launch_bounds__(128)
-    matmul_dbias_fold_kernel(TO *out, const float *partial, int64_t N, int blocks, bool add) {
-  const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (n >= N) return;
+__global__ static void __launch_bounds__(DBIAS_WARPS *WARP)
+    matmul_dbias_fold_kernel(TO *out, const float *partial, int64_t N, int64_t runs, bool add) {
+  SHARED(float, part, DBIAS_WARPS * WARP);
+  const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+  const int64_t n = (int64_t)blockIdx.x * WARP + lane, each = (runs + DBIAS_WARPS - 1) / DBIAS_WARPS;
+  const int64_t end = (warp + 1) * each < runs ? (warp + 1) * each : runs;
   float s = 0.0f;
-  int b = 0;
-  for (; b + 8 <= blocks; b += 8) {
-    float x[8];
-    UNROLL for (int k = 0; k < 8; k++) x[k] = partial[(int64_t)(b + k) * N + n];
-    UNROLL for (int k = 0; k < 8; k++) s += x[k];
+  if (n < N) {
+    int64_t r = warp * each;
+    for (; r + 8 <= end; r += 8) {
+      float x[8];
+      UNROLL for (int k = 0; k < 8; k++) x[k] = partial[(r + k) * N + n];
+      UNROLL for (int k = 0; k < 8; k++) s += x[k];
+    }
+    for (; r < end; r++) s += partial[r * N + n];
   }
-  for (; b < blocks; b++) s += partial[(int64_t)b * N + n];
+  part[threadIdx.x] = s;
+  __syncthreads();
+  if (warp || n >= N) return;
+  s = 0.0f;
+  UNROLL for (int w = 0; w < DBIAS_WARPS; w++) s += part[w * WARP + lane];
   round_to(out + n, add ? to_f32(out[n]) + s : s);
 }
-static void matmul_dbias_fold(Ctx *c, Tensor dbias, const void *partial, int64_t blocks, bool add) {
+static void matmul_dbias_fold(Ctx *c, Tensor dbias, const void *partial, int64_t runs, bool add) {
   const int64_t N = numel(dbias);
   DISPATCH(dbias.dtype, TO, {
-    LAUNCH((matmul_dbias_fold_kernel<TO>), dim3((unsigned)((N + 127) / 128)), dim3(128), 0, STREAM(c), (TO *)dbias.data,
-           (const float *)partial, N, (int)blocks, add);
+    LAUNCH((matmul_dbias_fold_kernel<TO>), dim3((unsigned)((N + WARP - 1) / WARP)), dim3(DBIAS_WARPS * WARP), 0,
+           STREAM(c), (TO *)dbias.data, (const float *)partial, N, runs, add);
   });
 }
 static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
@@ -197,7 +207,7 @@ static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool 
 void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode,
                                  Tensor dout_sum) {
   if (dweight.data) matmul_dweight(c, dweight, dout, in, mode == ADD);
-  if (dbias.data && dout_sum.data) matmul_dbias_fold(c, dbias, dout_sum.data, 1, mode == ADD);
+  if (dbias.data && dout_sum.data) matmul_dbias_fold(c, dbias, dout_sum.data, dout_sum.shape[0], mode == ADD);
   else if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
 }
 // Both operands have k contiguous: the one fp8 layout that tensor cores of every generation take. There is no fallback

@@ -140,9 +140,14 @@ static void trainer_layout(Trainer *t, FsdpRanks ranks, FsdpConfig cfg, Param *p
   Error error = {};
   t->fsdp = t->run.fsdp = fsdp_layout(ranks, &t->ctx, cfg, param, params, &error);
   if (ranks.comm != MPI_COMM_NULL) agree_no_error(ranks.comm, error.text, EXIT_USAGE);
-  for (int i = 0; i < 2 * m->L && t->ctx.ops->nccl && m->shape.block.norm_place == NORM_BEFORE; i++) {
-    const int p = block_param(m, i / 2, i % 2 ? ATTN_PROJ_B : PROJ_B);
-    if (p >= 0 && !param[p].frozen) t->model.branch_sums = true;
+  const bool before = m->shape.block.norm_place == NORM_BEFORE;
+  const bool sums = attention_makes_sums(t->dtype, m->hs) && m->shape.block.position != POSITION_ROPE;
+  for (int l = 0; l < m->L && t->ctx.ops->nccl; l++) {
+    const int proj = block_param(m, l, PROJ_B), attn_proj = block_param(m, l, ATTN_PROJ_B);
+    const int qkv = block_param(m, l, ATTN_B);
+    if (before && ((proj >= 0 && !param[proj].frozen) || (attn_proj >= 0 && !param[attn_proj].frozen)))
+      t->model.branch_sums = true;
+    if (sums && qkv >= 0 && !param[qkv].frozen) t->model.qkv_sums = true;    // RoPE's backward changes dqkv
   }
   t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));

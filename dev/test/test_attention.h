@@ -127,6 +127,18 @@ TEST(attention_reference_gradient, "attention reference: gradients equal central
   op_free_all();
 }
 
+// Row r of attention_backward's dqkv_sum is the sum over a run's rows of dqkv as stored.
+static void attention_expect_sums(Tensor dqkv, Tensor sums) {
+  const int64_t B = dqkv.shape[0], T = dqkv.shape[1], C = dqkv.shape[2], runs = sums.shape[0] / B;
+  double *want = op_zeros(numel(sums)), *all = op_zeros(numel(sums)), scale = 0.0;
+  for (int64_t i = 0; i < numel(dqkv); i++) {
+    const int64_t to = (i / C / T * runs + i / C % T / ATTENTION_SUM_ROWS) * C + i % C;
+    want[to] += op_get(dqkv, i);
+    scale = fmax(scale, all[to] += fabs(op_get(dqkv, i)));
+  }
+  op_expect_close("sums of dqkv", sums, want, ATTENTION_SUM_ROWS, scale);
+}
+
 // ---- the ops against it --------------------------------------------------------------------------------------------
 // Inputs and outputs of the ops for one case. qkv and dout are rounded to the dtype, and the reference sees them
 // rounded.

@@ -29,7 +29,8 @@ static bool block_place(int i, WorkspaceQuery q, BlockPlace *p) {
 // call(c, t), with the n tensors on the device of the place; what it wrote is in t's memory afterwards.
 template <class F> static void block_call(BlockPlace *p, Tensor *t, int n, F call) {
   if (!p->gpu) { call(&p->c, t); return; }
-  Tensor d[12];
+  Tensor d[16];
+  CHECK(n <= 16, "%d tensors", n);
   for (int i = 0; i < n; i++) d[i] = device_upload(&p->c, t[i]);
   call(&p->c, d);
   p->c.ops->sync(&p->c);
@@ -477,16 +478,19 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
     else op_state.in.step = drop.step;
     Tensor t[] = {qkv, expanded, dout, out, lse, op_tensor(dtype, k.B, k.T, C), op_tensor(F32, k.B, k.H, k.T),
                   op_tensor(dtype, k.B, k.T, C), op_tensor(F32, k.B, k.H, k.T), op_tensor(dtype, k.B, k.T, ld),
-                  op_tensor(dtype, k.B, k.T, 3 * C), op_tensor(I32, k.B, k.T)};
+                  op_tensor(dtype, k.B, k.T, 3 * C), op_tensor(I32, k.B, k.T),
+                  op_tensor(F32, attention_sum_runs(k.B, k.T), ld)};
+    const bool sums = p.gpu && attention_makes_sums(dtype, k.hs);
     for (int64_t j = 0; j < rows; j++) ((int32_t *)t[11].data)[j] = (int32_t)max64(0, j % k.T - k.window + 1);
     const int H = (int)k.H;
-    block_call(&p, t, 12, [=](Ctx *c, Tensor *x) {
+    block_call(&p, t, 13, [=](Ctx *c, Tensor *x) {
       const Tensor starts = k.window ? x[11] : Tensor{};
       attention_forward(c, x[5], x[6], x[0], H, drop, starts);
       attention_forward(c, x[7], x[8], x[1], H, drop, starts);
-      attention_backward(c, x[9], x[2], x[0], x[3], x[4], H, drop, starts);
+      attention_backward(c, x[9], x[2], x[0], x[3], x[4], H, drop, starts, sums ? x[12] : Tensor{});
       attention_backward(c, x[10], x[2], x[1], x[3], x[4], H, drop, starts);
     });
+    if (sums) attention_expect_sums(t[9], t[12]);
     op_expect_same_bits(block_where("attention with shared heads, out", &p, dtype), t[5], t[7]);
     op_expect_same_bits(block_where("attention with shared heads, lse", &p, dtype), t[6], t[8]);
     Tensor dq[2] = {op_tensor(dtype, rows, C), op_tensor(dtype, rows, C)},

@@ -87,6 +87,11 @@ static void cuda_attention_expect_backward(Ctx *c, const AttentionReference *r, 
     op_expect_close(what, got, want, packing + e + T + (third == 2 ? 3.0 : hs + 8.0), bound);
   }
 }
+// dqkv_sum of these shapes; absent where the kernels make none.
+static Tensor cuda_attention_sums(Ctx *c, const AttentionCase *k, Dtype dtype) {
+  if (!attention_makes_sums(dtype, k->hs)) return Tensor{};
+  return device_tensor(c, F32, attention_sum_runs(k->B, k->T), 3 * k->H * k->hs);
+}
 // Forward, then backward of the reference's out and lse as stored, so that each is tested alone.
 static void cuda_attention_case(const Ops *ops, AttentionCase k, Dtype dtype) {
   AttentionTensors t = attention_tensors(&k, dtype);
@@ -107,8 +112,10 @@ static void cuda_attention_case(const Ops *ops, AttentionCase k, Dtype dtype) {
   attention_reference_backward(&r);
   device_write(&c, out, t.out);
   device_write(&c, lse, t.lse);
-  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k.H, cuda_attention_drop(&k));
+  Tensor sums = cuda_attention_sums(&c, &k, dtype);
+  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k.H, cuda_attention_drop(&k), Tensor{}, sums);
   cuda_attention_expect_backward(&c, &r, dqkv);
+  if (sums.data) attention_expect_sums(device_download(&c, dqkv), device_download(&c, sums));
   device_expect_same_bits("qkv, which is only read", &c, qkv, t.qkv);
   device_done(&c);
   op_free_all();
@@ -149,7 +156,7 @@ TEST(cuda_attention_all, "every head size, length and dtype: attention on a devi
 }
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
-struct CudaAttentionRun { Tensor out, lse, dqkv; };              // host tensors
+struct CudaAttentionRun { Tensor out, lse, dqkv, sums; };              // host tensors
 static CudaAttentionRun cuda_attention_run(const Ops *ops, const AttentionCase *k, Tensor qkv_host, Tensor dout_host,
                                            Dropout drop) {
   const Dtype dtype = qkv_host.dtype;
@@ -158,8 +165,10 @@ static CudaAttentionRun cuda_attention_run(const Ops *ops, const AttentionCase *
   Tensor out = device_tensor(&c, dtype, k->B, k->T, k->H * k->hs), lse = device_tensor(&c, F32, k->B, k->H, k->T);
   Tensor dqkv = device_tensor(&c, dtype, k->B, k->T, 3 * k->H * k->hs);
   attention_forward(&c, out, lse, qkv, (int)k->H, drop);
-  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k->H, drop);
-  CudaAttentionRun r = {device_download(&c, out), device_download(&c, lse), device_download(&c, dqkv)};
+  Tensor sums = cuda_attention_sums(&c, k, dtype);
+  attention_backward(&c, dqkv, dout, qkv, out, lse, (int)k->H, drop, Tensor{}, sums);
+  CudaAttentionRun r = {device_download(&c, out), device_download(&c, lse), device_download(&c, dqkv), {}};
+  if (sums.data) r.sums = reshaped(device_download(&c, sums), k->B, sums.shape[0] / k->B, sums.shape[1]);
   device_write(&c, out, dout_host);              // a backward pass that kept neither recomputes both
   attention_forward(&c, out, lse, qkv, (int)k->H, drop);
   device_expect_same_bits("out again", &c, out, r.out);
@@ -197,6 +206,7 @@ static void attention_has_bits() {
           op_expect_same_bits("out of one sequence", r.out, cuda_attention_sequence(all.out, b));
           op_expect_same_bits("lse of one sequence", r.lse, cuda_attention_sequence(all.lse, b));
           op_expect_same_bits("dqkv of one sequence", r.dqkv, cuda_attention_sequence(all.dqkv, b));
+          if (r.sums.data) op_expect_same_bits("sums of one", r.sums, cuda_attention_sequence(all.sums, b));
         }
         op_free_all();
       }

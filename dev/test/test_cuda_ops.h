@@ -202,7 +202,7 @@ static void cuda_check_layernorm_backward(const Ops *ops, Dtype dtype, Dtype gra
   for (int turn = 0; turn < (p > 0.0f ? 2 : 4); turn++) {        // twice; dbranch absent; dbranch in dresidual's memory
     Tensor none = {}, d[4] = {device_upload(&o.gpu, above), device_tensor(&o.gpu, dtype, B, T, C),
                               device_tensor(&o.gpu, grad, C), device_tensor(&o.gpu, grad, C)};
-    Tensor sum = turn ? device_tensor(&o.gpu, F32, C) : none;      // no other result changes with it
+    Tensor sum = turn ? device_tensor(&o.gpu, F32, 1, C) : none;      // no other result changes with it
     layernorm_backward(&o.gpu, d[0], turn < 2 ? d[1] : turn == 2 ? none : d[0], d[2], d[3], in[0], in[1], in[2], in[3],
                        in[4], drop, OVERWRITE, sum);
     if (turn) cuda_expect_branch_sum(&o, first[1], sum);

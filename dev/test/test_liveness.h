@@ -103,9 +103,9 @@ static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Te
   liveness_fall.ops->attention->attention_forward(c, out, lse, qkv, n_head, drop, starts);
 }
 static inline void liveness_attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                                               int n_head, Dropout drop, Tensor starts) {
+                                               int n_head, Dropout drop, Tensor starts, Tensor dqkv_sum) {
   if (liveness_fall.comm) liveness_fall_at("backward");
-  liveness_fall.ops->attention->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop, starts);
+  liveness_fall.ops->attention->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop, starts, dqkv_sum);
 }
 static inline void liveness_adamw(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (liveness_fall.comm) liveness_fall_at("update");
