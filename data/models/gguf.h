@@ -48,7 +48,7 @@ const char *gguf_pre_tokenizer(const Tokenizer *k) {
   if (k->cased) return k->ignore_merges != (k->cased == CASED_PLAIN) ? NULL : k->ignore_merges ? "tekken" : "gpt-4o";
   if (k->digits_alone) return "smollm";
   if (!k->digits_together) return k->nfc ? NULL : "gpt-2";
-  if (k->digits_together == 3 && k->ignore_merges) return "llama-bpe";
+  if (k->digits_together == 3 && !k->nfc) return k->ignore_merges ? "llama-bpe" : "dbrx";        // OLMo 2's: dbrx
   return k->digits_together == 1 && !k->ignore_merges ? "qwen2" : NULL;
 }
 

@@ -309,6 +309,7 @@ static inline void gguf_config_layers(const GgufFile *g, const char *arch, const
   const GgufKey *pattern = gguf_find(g, gguf_name(arch, "attention.sliding_window_pattern").text);
   double x = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "rope_theta"));
   cJSON_AddBoolToObject(c, "use_sliding_window", window);
+  if (window) cJSON_AddNumberToObject(c, "max_window_layers", 0);              // no key says it: Qwen's class has 28
   if (!f || !f->full_every) return;
   if (f->gemma) cJSON_AddNumberToObject(c, "query_pre_attn_scalar", gguf_gemma_scale(c));
   if (!window) return;

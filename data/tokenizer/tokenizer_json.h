@@ -799,7 +799,8 @@ static const struct BpePre {
     {"tekken", 1, false, true, false, CASED_PLAIN}, {"gpt-4o", 3, false, false, false, CASED_ENDINGS},
     {"gpt-2", 0, false, false, false}, {"smollm", 0, true, false, false}, {"qwen2", 1, false, false, true},
     {"deepseek-r1-qwen", 1, false, false, true}, {"llama-bpe", 3, false, true, false},
-    {"llama3", 3, false, true, false}, {"llama-v3", 3, false, true, false}};
+    {"llama3", 3, false, true, false}, {"llama-v3", 3, false, true, false}, {"dbrx", 3, false, false, false},
+    {"smaug-bpe", 3, false, false, false}};
 
 // An array of a type, of as many items as `like` has; NULL: there is none, and why.
 static inline const GgufKey *bpe_gguf_array(const BpeLoad *l, const GgufFile *g, const char *name, uint32_t type,
@@ -989,7 +990,7 @@ static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
     ok = BPE_REJECT(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, and llama, SentencePiece's, are "
                     "read: --tokenizer may name another", model ? model : "missing");
   else if (!scores && !x.pre)
-    ok = BPE_REJECT(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2, llama-bpe, tekken or gpt-4o: "
+    ok = BPE_REJECT(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2, llama-bpe, dbrx, tekken or gpt-4o: "
                     "--tokenizer may name the model's tokenizer.json", name ? name : "missing");
   free(model);
   free(name);

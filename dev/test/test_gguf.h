@@ -61,6 +61,8 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
     EXPECT(ends.bos == (llama ? t.bos_id : ends.eos) && (ends.bos != ends.eos) == llama, "%s starts with %s",
            k.tokenizer, ends.bos_text);
     text_ends_free(&ends);
+    t.ignore_merges = false;                     // as OLMo 2's, which has Llama 3's pattern
+    EXPECT(!llama || !strcmp(gguf_pre_tokenizer(&t), "dbrx"), "without ignore_merges: %s", gguf_pre_tokenizer(&t));
     tokenizer_free(&t);
   }
   static const struct { const char *from; bool can; } models[] = {
