@@ -300,6 +300,16 @@ static inline void import_rename(char *name, const void *names) {
   memmove(name + put, name + cut, strlen(name + cut) + 1);
   memcpy(name, n->put, put);
 }
+// The names of a model with images as transformers keeps them in memory, and other programs save them, as published.
+static inline void import_rename_images(char *name, const void *) {
+  static const char text[] = "model.language_model.", published[] = "language_model.model.";
+  const size_t n = sizeof text - 1, put = strlen("language_model.");
+  import_unwrap(name);
+  if (!strncmp(name, text, n)) memcpy(name, published, n);
+  if (strncmp(name, "lm_head.", 8)) return;
+  memmove(name + put, name, strlen(name) + 1);
+  memcpy(name, published, put);
+}
 // Whether a name ends in `end`, after a dot or from its start.
 static inline bool import_ends(const char *name, size_t n, const char *end) {
   const size_t k = strlen(end);
@@ -307,10 +317,14 @@ static inline bool import_ends(const char *name, size_t n, const char *end) {
 }
 // Renames tensors as transformers names them. The prefix to remove is what the embedding's name has before its usual
 // one; nothing is renamed so unless all tensors have this prefix.
-static inline bool import_usual_names(SafetensorsSet *set, Error *error) {
+static inline bool import_usual_names(SafetensorsSet *set, bool with_images, Error *error) {
   ImportNames names = {"", ""};
   bool wrapped = false, found = false, shared = true;
   char name[256];
+  for (int k = 0; with_images && k < set->count; k++)
+    for (int i = 0; i < set->shard[k].file.count; i++)
+      if (strstr(set->shard[k].file.tensor[i].name, "model.language_model."))
+        return set_rename(set, strlen("language_model."), import_rename_images, NULL, error);
   for (int pass = 0; pass < 2; pass++)
     for (int k = 0; k < set->count; k++)
       for (int i = 0; i < set->shard[k].file.count; i++) {
@@ -337,7 +351,7 @@ static inline bool import_usual_names(SafetensorsSet *set, Error *error) {
 static inline bool import_open_safetensors(Import *s, const char *index_in, Error *error) {
   const bool open = index_in ? set_open_index(&s->set, index_in, error)
                              : set_open(&s->set, s->path, error);
-  if (!open || !import_usual_names(&s->set, error)) return false;
+  if (!open || !import_usual_names(&s->set, s->with_images, error)) return false;
   const int nf4 = nf4_count(&s->set);
   if (nf4)
     text_add(s->is.warning, sizeof s->is.warning, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are "
@@ -530,11 +544,15 @@ const char *import_file(const Import *s, int i) {
   return i < s->set.count ? s->set.shard[i].path : NULL;
 }
 
+static inline const char *import_head_name(const Import *s) {
+  return s->with_images ? "language_model.lm_head.weight" : "lm_head.weight";
+}
 // If the file stores a tied head too, it must be bitwise identical to the embedding.
 static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
                                      ImportComplaints *complaints) {
   int file = 0;
-  const SafetensorsTensor *wte = set_entry(&s->set, s->family     ? "model.embed_tokens.weight"
+  const SafetensorsTensor *wte = set_entry(&s->set, s->with_images ? "language_model.model.embed_tokens.weight"
+                                                    : s->family   ? "model.embed_tokens.weight"
                                                     : s->prefixed ? "transformer.wte.weight"
                                                                   : "wte.weight", &file);
   if (!wte) return;                              // its absence is reported elsewhere
@@ -616,7 +634,7 @@ static inline int import_parts(const Import *s, const Param *p) {
 // Whether a parameter has a tensor of this name, or a tied head is stored too.
 static inline bool import_has_tensor(const Import *s, const char *name, const Param *param, int params) {
   char theirs[FAMILY_NAME_BYTES];
-  if (s->is.shape.tied && s->is.kind != IMPORT_GGUF && !strcmp(name, "lm_head.weight")) return true;
+  if (s->is.shape.tied && s->is.kind != IMPORT_GGUF && !strcmp(name, import_head_name(s))) return true;
   for (int p = 0; p < params; p++)
     for (int i = 0; i < import_parts(s, &param[p]); i++) {
       import_tensor_name(s, theirs, &param[p], i);
@@ -661,7 +679,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
   }
   int file = 0;
   const bool twice = s->is.shape.tied && s->is.kind != IMPORT_GGUF;
-  const SafetensorsTensor *head = twice ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
+  const SafetensorsTensor *head = twice ? set_entry(&s->set, import_head_name(s), &file) : NULL;
   if (head) import_check_head(s, head, file, complaints);
   for (int k = 0; k < s->set.count; k++)         // only if there are more than were taken
     for (int i = 0; i < s->set.shard[k].file.count; i++)

@@ -216,12 +216,27 @@ TEST_MPI(
 }
 
 TEST_MPI(families_text_models_in_others, 1,
-         "a model with images too is taken as its text model alone, with the same bits; Ministral 3's q grows after "
-         "its original positions, so that longer sequences are rejected") {
+         "a model with images too is taken as its text model alone, with the same bits, also by the names that it has "
+         "in memory; Ministral 3's q grows after its original positions, so that longer sequences are rejected") {
   static FamilyRun x, y;
+  char dir[1024], path[1200];
+  int64_t bytes;
   family_open(&x, "dev/fixtures/family_ministral3", cpu_tables[0].ops, "");
   family_open(&y, "dev/fixtures/family_ministral3_images", cpu_tables[0].ops, "");
   EXPECT(params_hash(x.trainer.fsdp, false) == params_hash(y.trainer.fsdp, false), "other weights are read");
+  family_close(&y);
+  family_copy(dir, "ministral3_images");
+  snprintf(path, sizeof path, "%s/model.safetensors", dir);
+  char *file = file_get(path, 1 << 24, &bytes);
+  REQUIRE(file, "%s cannot be read", path);
+  static const char *const names[][2] = {{"language_model.model.", "model.language_model."},
+                                         {"\"language_model.lm_head.weight\"", "\"lm_head.weight\"               "}};
+  for (const auto &n : names)
+    for (void *at; (at = memmem(file, (size_t)bytes, n[0], strlen(n[0])));) memcpy(at, n[1], strlen(n[1]));
+  tok_write(path, file, (size_t)bytes);
+  free(file);
+  family_open(&y, dir, cpu_tables[0].ops, "");
+  EXPECT(params_hash(x.trainer.fsdp, false) == params_hash(y.trainer.fsdp, false), "other weights by other names");
   Options o = x.o;
   Error error = {};
   o.seq_len = 17;
