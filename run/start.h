@@ -923,6 +923,11 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
     return fail_with(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
+  char held_out[PATH_MAX + 32];
+  snprintf(held_out, sizeof held_out, "%s/val_000000.bin", out);
+  if (access(held_out, F_OK))
+    return fail_with(e, EXIT_MISSING, "--data %s is a single document, of which nothing is held out for validation: "
+                     "name some text by --val_data, or unpack it: of a .txt the last 5 %% are held out", c->data);
   c->data = out;
   c->val_data = "";
   if (!*c->tokenizer) c->tokenizer = out;

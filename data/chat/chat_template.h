@@ -86,8 +86,8 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use)
   cJSON_Delete(to);
   return words;
 }
-// The text of a file of a directory, malloced; NULL: there is none. *json: the parsed file. One that cannot be read, or
-// is not JSON, is a fault in `why` with its code: a model is not taken for one that has no such file.
+// The text of a file of a directory, malloc'ed; NULL: there is none. *json: the parsed file. One that is unreadable, or
+// no JSON, is a fault in `why` with its code: a model is not taken for one that has no such file.
 static char *chat_file(const char *dir, const char *name, cJSON **json, Error *why) {
   char path[DATA_PATH_BYTES + 64];
   int64_t bytes;

@@ -241,6 +241,10 @@ TEST(encode_packed_data_trains,
   CLI_RUN(&r, "cd %s && %s %s --data x.jsonl.gz --out d", test_tmp(), cli_program(), cli_small());
   cli_expect_rejection(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is encoded into --cache, which is off: ...");
   cli_free(&r);
+  CLI_RUN(&r, "cd %s && seq 9 | gzip >one.txt.gz && %s %s --data one.txt.gz --cache made --out d", test_tmp(),
+          cli_program(), cli_small());
+  cli_expect_rejection(&r, "nothing to hold out", EXIT_MISSING, "--data one.txt.gz is a single document, of which ...");
+  cli_free(&r);
 }
 
 TEST(encode_names_what_is_wrong,
