@@ -136,8 +136,8 @@ build() {
   fi
   # Unlike RUNPATH, an RPATH holds for the libraries of the libraries, and of Open MPI's plugins.
   echo "dist: compiling for $arch$([ "$cuda" = 0 ] || echo ' and for GPUs') on $(nproc) cores: this takes minutes" >&2
-  make -C "$top" -j"$(nproc)" B="$work/$arch" TRAINER="$work/$arch/train_gpt_fsdp" CUDA="$cuda" \
-    ${archs:+ARCHS="$archs"} \
+  env -u MAKEFLAGS -u MAKELEVEL make -C "$top" -j"$(nproc)" B="$work/$arch" \
+    TRAINER="$work/$arch/train_gpt_fsdp" CUDA="$cuda" ${archs:+ARCHS="$archs"} \
     CXX="$work/bin-$arch/g++" MPICC="$work/bin-$arch/mpicc" NVCCFLAGS="--compress-mode=size" \
     LDFLAGS="-Wl,--disable-new-dtags -Wl,-rpath,'\$\$ORIGIN/openmpi/$packed'" "$work/$arch/train_gpt_fsdp"
 }
@@ -190,7 +190,8 @@ gather() {
   cat >"$tree/mpirun" <<'C'
 #!/bin/sh
 # The Open MPI of this directory, wherever it is.
-here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
+export PATH="${PATH:+$PATH:}/usr/bin:/bin"       # unset, the shell would find commands, and Open MPI would not
+here=$(readlink -f "$0") && here=${here%/*} || exit 127
 export OPAL_PREFIX="$here/openmpi" OPAL_SYSCONFDIR="$here/openmpi/etc" \
   PMIX_MCA_mca_base_component_path="$here/openmpi/pmix"
 # Open MPI asks for ssh even where all ranks are on this host.
