@@ -128,8 +128,9 @@ char *tokenizer_text(const Tokenizer *t, size_t *bytes);
 // Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
 // line in error, when it cannot be written; what was at `path` is then still there.
 bool tokenizer_save(const Tokenizer *t, const char *path, Error *error);
-// Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
-// merges.txt. False, and one line in error, when there is none or it is rejected; t is then empty. Overwrites t.
+// Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, with the tokens that
+// tokenizer_config.json adds, or else vocab.json and merges.txt. False, and one line in error, when there is none or it
+// is rejected; t is then empty. Overwrites t.
 bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error);
 // Of one with byte_fallback: whether llama.cpp, which joins the two neighbours whose union has the highest score,
 // whatever merges there are, does what its merges do. score: (vocab_size), or NULL; those that do.

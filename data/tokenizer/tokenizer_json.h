@@ -5,7 +5,8 @@
 // read. What is read is untrusted: a file that is cut short, damaged, inconsistent, or asks for what this tokenizer
 // does not do is rejected with one line.
 //
-// Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
+// Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's   11 tokens that other
+// files add   12 tokens of one's own
 #pragma once
 #include "data/gguf/gguf.h"
 #include "bpe.h"
@@ -1065,6 +1066,81 @@ static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, Error *er
   return bpe_load_end(&l, ok);
 }
 
+// ---- 11 tokens that other files add
+// Adds a token to added_tokens. flags: an object with its flags; NULL: it has none.
+static inline cJSON *bpe_new_added(cJSON *to, int32_t id, const char *text, const cJSON *flags) {
+  cJSON *made = cJSON_CreateObject();
+  cJSON_AddNumberToObject(made, "id", id);
+  cJSON_AddStringToObject(made, "content", text);
+  for (const char *name : {"single_word", "lstrip", "rstrip", "normalized", "special"})
+    cJSON_AddBoolToObject(made, name, cJSON_IsTrue(bpe_field(flags, name)));
+  cJSON_AddItemToArray(to, made);
+  return made;
+}
+// The tokenizer becomes that of a changed tokenizer.json. path: what is named if it cannot.
+static inline bool tokenizer_becomes(Tokenizer *t, const cJSON *root, const char *path, Error *error) {
+  Tokenizer made;
+  BpeLoad l = bpe_load_start(&made, path, "model.vocab", error);
+  l.all_bytes = false;                           // it was read before
+  l.file = cJSON_Print(root);
+  if (!l.file) die_missing("tokenizer: no memory for a tokenizer.json of %d tokens", t->vocab_size);
+  l.file_bytes = strlen(l.file);
+  l.scratch = (char *)bpe_resize(NULL, l.file_bytes + 1, 1);
+  if (!bpe_load_end(&l, bpe_load_json(&l))) return false;
+  made.divides = t->divides;
+  tokenizer_free(t);
+  *t = made;
+  return true;
+}
+static inline bool bpe_adds(const Tokenizer *t, const char *text) {
+  bool adds = false;
+  for (int i = 0; i < t->added_count && !adds; i++)
+    adds = t->added[i].bytes == strlen(text) && !memcmp(t->bytes + t->added[i].at, text, t->added[i].bytes);
+  return adds;
+}
+// Adds the tokens that tokenizer_config.json in `dir` names and tokenizer.json does not add, as transformers does:
+// those of its list, which have their ids there, and of the vocabulary BOS, EOS and additional ones.
+static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *error) {
+  char path[4096];
+  int64_t bytes = 0;
+  snprintf(path, sizeof path, "%.4000s/tokenizer_config.json", dir);
+  char *text = file_get(path, 1 << 24, &bytes);
+  cJSON *config = text && !bpe_has_nul(text, (size_t)bytes) ? cJSON_Parse(text) : NULL, *root = NULL, *to = NULL;
+  const cJSON *x, *vocab = NULL, *lists[] = {bpe_field(config, "added_tokens_decoder"), NULL,
+      bpe_field(config, "additional_special_tokens"), bpe_field(config, "extra_special_tokens")};
+  free(text);
+  int32_t next = t->vocab_size;
+  bool ok = true;
+  const auto add = [&](const cJSON *y, bool listed) {
+    const cJSON *flags = cJSON_IsObject(y) ? y : NULL, *special;
+    const char *word = cJSON_GetStringValue(flags ? bpe_field(flags, "content") : y);
+    if (!ok || !word || !*word || bpe_adds(t, word)) return;
+    if (!root) {
+      root = cJSON_ParseWithLength(t->file, t->file_bytes);
+      to = cJSON_GetObjectItemCaseSensitive(root, "added_tokens");
+      if (!to) to = cJSON_AddArrayToObject(root, "added_tokens");
+      vocab = bpe_field(bpe_field(root, "model"), "vocab");
+    }
+    cJSON_ArrayForEach(special, to) if (bpe_says(special, "content", word)) return;
+    const cJSON *known = bpe_field(vocab, word);
+    if (!known && !listed) return;               // a name alone claims no row of the embedding
+    const int32_t id = known ? known->valueint : next++;
+    cJSON *made = bpe_new_added(to, id, word, flags);
+    if (!listed) cJSON_ReplaceItemInObject(made, "special", cJSON_CreateTrue());
+    if (listed && strtol(y->string, NULL, 10) != id)
+      ok = fail_at(error, path, "added_tokens_decoder gives '%.40s' id %.20s, which tokenizer.json does not have: "
+                   "expected %d", word, y->string, id);
+  };
+  cJSON_ArrayForEach(x, lists[0]) add(x, true);
+  for (const char *name : {"bos_token", "eos_token"}) add(bpe_field(config, name), false);
+  for (int i = 2; i < 4; i++) cJSON_ArrayForEach(x, lists[i]) add(x, false);
+  ok = ok && (!root || tokenizer_becomes(t, root, path, error));
+  cJSON_Delete(root);
+  cJSON_Delete(config);
+  if (!ok) tokenizer_free(t);
+  return ok;
+}
+
 bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   char json[4096], vocab[4096], merges[4096];
   struct stat s;
@@ -1075,7 +1151,7 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
     return fail_at(error, "tokenizer", "the path is too long");
   snprintf(vocab, sizeof vocab, "%s/vocab.json", path);
   snprintf(merges, sizeof merges, "%s/merges.txt", path);
-  if (access(json, F_OK) == 0) return tokenizer_load(t, json, error);
+  if (access(json, F_OK) == 0) return tokenizer_load(t, json, error) && tokenizer_add_named(t, path, error);
   bool has_vocab = access(vocab, F_OK) == 0, has_merges = access(merges, F_OK) == 0;
   if (has_vocab && has_merges) return bpe_load_pair(t, path, error);
   snprintf(json, sizeof json, "%s/tokenizer.model", path);
@@ -1085,7 +1161,7 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
                  "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }
 
-// ---- 10 tokens of one's own
+// ---- 12 tokens of one's own
 // The tokens of a file, a line each, or a JSON array of texts. To be deleted; NULL: one line in error.
 static inline cJSON *tokens_read(const char *path, Error *error) {
   enum { FILE_MAX = 1 << 20, TOKENS_MAX = 1 << 14 };
@@ -1153,29 +1229,13 @@ bool tokenizer_add(Tokenizer *t, const char *path, Error *error) {
     for (const cJSON *y = first; y && !there; y = y->next)
       there = !strcmp(bpe_field(y, "content")->valuestring, x->valuestring);
     if (there) continue;
-    cJSON *made = cJSON_CreateObject();
-    cJSON_AddNumberToObject(made, "id", id++);
-    cJSON_AddStringToObject(made, "content", x->valuestring);
-    for (const char *name : {"single_word", "lstrip", "rstrip", "normalized", "special"})
-      cJSON_AddFalseToObject(made, name);
-    cJSON_AddItemToArray(to, made);
+    cJSON *made = bpe_new_added(to, id++, x->valuestring, NULL);
     if (!first) first = made;
   }
-  Tokenizer made;
-  BpeLoad l = bpe_load_start(&made, path, "model.vocab", error);
-  l.all_bytes = false;                           // it was read before
-  l.file = cJSON_Print(root);
-  if (!l.file) die_missing("tokenizer: no memory for a tokenizer.json of %d tokens", id);
-  l.file_bytes = strlen(l.file);
-  l.scratch = (char *)bpe_resize(NULL, l.file_bytes + 1, 1);
+  const bool ok = id == t->vocab_size || tokenizer_becomes(t, root, path, error);
   cJSON_Delete(root);
   cJSON_Delete(list);
-  const bool none = id == t->vocab_size, divides = t->divides;
-  if (none || !bpe_load_end(&l, bpe_load_json(&l))) return none ? bpe_load_end(&l, false) || true : false;
-  made.divides = divides;
-  tokenizer_free(t);
-  *t = made;
-  return true;
+  return ok;
 }
 bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, Error *error) {
   if (!tokenizer_load_any(t, path, error)) return false;

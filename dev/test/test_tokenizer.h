@@ -647,6 +647,40 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
   free(ids[0]);
   free(text.bytes);
 }
+TEST(tokenizer_config_adds_tokens,
+     "tokens that tokenizer_config.json names and tokenizer.json does not add are special tokens, as transformers has "
+     "them: by their ids in its list, or of the vocabulary; another id in the list is named") {
+  char dir[1000], path[1100], config[200];
+  Error error = {};
+  Tokenizer t;
+  snprintf(dir, sizeof dir, "%s/named", test_tmp());
+  mkdir(dir, 0700);
+  TokText json = tok_fixture("tokenizer_gpt2.json");
+  cJSON *root = cJSON_ParseWithLength((const char *)json.bytes, json.count);
+  const int next = cJSON_GetArraySize(bpe_field(bpe_field(root, "model"), "vocab"));
+  cJSON_DeleteItemFromObject(root, "added_tokens");
+  char *text = cJSON_PrintUnformatted(root);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  tok_write(path, text, strlen(text));
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  for (int wrong = 0; wrong < 2; wrong++) {
+    snprintf(config, sizeof config, "{\"eos_token\":\"<|endoftext|>\",\"pad_token\":\"[PAD]\","
+             "\"added_tokens_decoder\":{\"%d\":{\"content\":\"<new>\",\"special\":true}}}", next + wrong);
+    tok_write(path, config, strlen(config));
+    const bool ok = tokenizer_load_any(&t, dir, &error);
+    EXPECT(ok == !wrong && (ok || strstr(error.text, "gives '<new>' id")), "%s", error.text);
+    if (!ok) break;
+    int32_t ids[8];
+    EXPECT(tokenizer_encode(&t, (const uint8_t *)"<new>a<new>", 11, ids) == 3 && ids[0] == next && ids[2] == next,
+           "<new> is %d, not %d", ids[0], next);
+    tok_expect_ids(&t, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");          // with <|endoftext|>
+    tokenizer_free(&t);
+  }
+  cJSON_free(text);
+  cJSON_Delete(root);
+  free(json.bytes);
+}
+
 TEST(tokenizer_rejections, "requirements of a tokenizer.json beyond byte-level BPE are rejected by name") {
   tok_expect_rejected("\"normalizer\": null", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
                      "\"Prepend\", \"prepend\": \"_\"}]}", "normalizer is {\"type\":\"Sequence\",\"normalizers\":[{");
