@@ -231,6 +231,14 @@ $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 $(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/link.cmd \
   $(patsubst %,$(B)/%.o,$(EMULATED) $(call cpu_objects,$(ISAS_TESTED)))
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
+# As on a machine whose GPU is the emulator: what REHEARSE of dev/gpu_day.sh runs.
+ON_EMULATOR := $(patsubst %,$(B)/emulated/%,train_gpt_fsdp test_gpt_fsdp bench_ops)
+$(B)/emulated/train_gpt_fsdp: $(B)/train_gpt_fsdp.o $(MODULE_OBJECTS:%=$(B)/%.o) $(B)/build.o
+$(B)/emulated/test_gpt_fsdp: $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED)))
+$(B)/emulated/bench_ops: $(B)/bench_ops.o
+$(ON_EMULATOR): $(filter-out $(CUDA_OBJECTS),$(OBJECTS)) $(EMULATED:%=$(B)/%.o) $(B)/link.cmd
+	@mkdir -p $(@D)
+	$(call run,LINK,$(cmd_link) -Wl$(comma)--defsym$(comma)ops_cuda=ops_cuda_emulated $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
 $(B)/chat.o $(B)/test_data.o $(B)/fuzz.o: $(wildcard data/chat/templates/*.jinja)
 # An earlier build directory may name sources that are elsewhere now.
@@ -291,7 +299,7 @@ train: $(TRAINER)
 	  $(DEVICE:%=--device %) $(ARGS)
 RUNS = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) DEVICE="$(DEVICE)"
 TEST = $(RUNS) TEST_JOBS="$(TEST_JOBS)" ./$(TESTS)
-test test-all: $(TRAINER) $(TESTS) check-symbols check-modules
+test test-all: $(TRAINER) $(TESTS) $(B)/emulated/train_gpt_fsdp check-symbols check-modules
 	@$(TEST) $(if $(filter test-all,$@),--all) $(T)
 	@$(if $(filter test-all,$@),$(if $(T),,for s in dev/dist_check.sh "dev/soak.sh ./$(TRAINER)"; do $$s || [ $$? -eq 77 ] || exit 1; done))
 arm: $(TRAINER) $(TESTS)

@@ -70,6 +70,11 @@ ours() {
   else "$MPIRUN" --oversubscribe -np "$1" "$program" "${@:2}"; fi
 }
 
+# program_failed LOG: what the program said, without what mpirun says between lines of dashes
+program_failed() {
+  { echo "bench: the program failed:"; sed '/^-\{70,\}$/,/^-\{70,\}$/d' "$1" | tail -n 5; } >&2
+}
+
 header() {
   echo "machine   $(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(nproc) cores"
   [ "$DEVICE" = cpu ] ||
@@ -96,7 +101,7 @@ ours_speed() {
   ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size $vocab --batch_size $(($(cuda_batch "$1") / $3)) \
     --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 \
     --out "$run" ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
-    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
+    { program_failed "$run.log"; return 1; }
   # Our first steps choose algorithms and capture the graph, PyTorch's compile. They are not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
 }
@@ -301,7 +306,7 @@ settle() { rm -rf "${disk:?}"/*; sync -f "$disk"; }
 checkpoint_run() {
   ours "$1" --device cpu --model "$model" --n_positions 1024 --seq_len 64 --batch_size 1 --data random \
     --vocab_size "$vocab" --eval_every -1 --sample_tokens 0 --keep 1 --out "$disk/run" "${@:2}" >"$rows.log" 2>&1 ||
-    { echo "bench: the program failed:" >&2; tail -n 5 "$rows.log" >&2; return 1; }
+    { program_failed "$rows.log"; return 1; }
 }
 # Appends this round's numbers to $rows.<what>.<whose>, in seconds.
 checkpoint_round() {
@@ -393,7 +398,7 @@ curve() {
     --epochs 1000 --lr 1e-3 --schedule cosine --warmup 0.05 --min_lr_ratio 0.1 --weight_decay 0.1 --clip 1 --beta1 0.9 \
     --beta2 0.95 \
     --param_dtype "$dtype" --sample_tokens 0 --save_every -1 --cache "$out/cache" --out "$run" >"$run.log" 2>&1 ||
-    { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }
+    { program_failed "$run.log"; return 1; }
   grep '"kind":"step"' "$run/metrics.jsonl" | field loss >"$run.ours"
   local val_ours val_torch=""
   val_ours=$(grep '"split":"valid"' "$run/metrics.jsonl" | field loss | tail -n 1)

@@ -35,7 +35,7 @@
 // Every algorithm that cuBLASLt returns for the matrix multiplies of a step, on GPU 0: milliseconds, a hash of the
 // bits of its result, whether these are those of the heuristic's first, tile, split and workspace.
 //
-//   build/bench_ops gpu
+//   build/bench_ops gpu [small]
 // Attention, rope, norms, cross entropy and optimizer alone on a GPU, in TFLOP/s and GB/s (dev/gpu_ops.h).
 #include "dev/program.h"
 #include "dev/cpu_peaks.h"
@@ -366,8 +366,8 @@ int main(int argc, char **argv) {
   Error error = {};
   int rank, world;
   who_am_i = "bench_ops";
-  if (argc == 2 && !strcmp(argv[1], "gpu")) {
-    bench_gpu_ops();
+  if (argc > 1 && argc < 4 && !strcmp(argv[1], "gpu") && (argc == 2 || !strcmp(argv[2], "small"))) {
+    bench_gpu_ops(&ops_cuda, argc == 3);
     return 0;
   }
   if (argc > 2 && !strcmp(argv[1], "records")) return bench_records(argv + 2, argc - 2);

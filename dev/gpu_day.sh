@@ -23,11 +23,11 @@
 #                is (made with NVCCFLAGS=-DATTENTION_WGMMA_QUERIES=32), its table beside it: dk, dv of head size 128
 #     plans      the command PLANS, else every matrix multiply algorithm for the shapes of four models, with its time
 #     models     tokens/s of gpt2 (batch 32), gpt2-xl (8, 16), smollm2-135m (16), qwen3-0.6b (8), with logits in fp32
-#                and in bf16 (MODEL_OPTIONS: --tune=any, its algorithms kept for the second)
+#                and in bf16 (MODEL_OPTIONS: --tune=any; no --plans, as the two differ in a matrix multiply)
 #     kernels    ncu over the first 400 kernels of two blocks of gpt2-xl, smollm2-135m, qwen3-0.6b
 #     torch      the same five by PyTorch with cuDNN's attention, and a table of both
 #     nccl       two ranks on the GPU over NCCL (2.30 or later; THIN_NCCL: a directory of such a libnccl.so.2)
-#     chosen     of the tests that run the program 40, of all kinds, 8 at a time
+#     chosen     of the tests that run the program up to four of each of ten kinds, 8 at a time
 #   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
 #                                        for a machine that has none of them; CARRIED=DIR there
 #
@@ -39,6 +39,12 @@
 # report, OUT/DATE-GPUNAME.md (OUT: dev/results), is written line by line. A given OUT also gets journal.tsv, line by
 # line, and gpu_day_logs.tar.gz, so a killed call loses only the item that ran. On a fresh machine FROM=DIR, which
 # holds what an earlier call left in OUT, continues from there. No checkpoint is written; all files stay below 2 GB.
+#
+# REHEARSE=h100 (or h200) dev/gpu_day.sh PART..., on a machine without a GPU, goes through the parts before one is lent:
+# the real programs run on the emulator (dev/cuda_emu), at small sizes, through this script's parsers, tables and
+# journal. Every command line of the trainer is also planned at its full size on that GPU: one that is rejected or does
+# not fit fails its item. dev/test/gpu_stand_in.sh stands in for nvidia-smi, ncu, compute-sanitizer and PyTorch. What it
+# leaves is in build/rehearsal/out; nothing in it was measured on a GPU. By hand: quarter takes minutes of two cores.
 #
 # Exit status: 0 all is done; 1 something failed, the report says what; 4 nothing failed, something is left for another
 # call; 2 a wrong argument; 3 no GPU.
@@ -93,8 +99,8 @@ say_intro() {
 }
 # code TEXT: a block of the report; empty text leaves none
 code() { [ -z "$1" ] || say "$(sed 's/^/    /' <<<"$1")" ""; }
-# after_failure NAME: what a reader needs of its log
-after_failure() { code "$(tail -n 15 "$work/$1.log" | cut -c 1-200)"; }
+# after_failure NAME: what a reader needs of its log, without what mpirun says between lines of dashes
+after_failure() { code "$(sed '/^-\{70,\}$/,/^-\{70,\}$/d' "$work/$1.log" | tail -n 15 | cut -c 1-200)"; }
 missing() { say_intro; say "NOT RUN: $1" ""; return 1; }
 skipped() { say_intro; say "SKIPPED: $1 needs $2 GPUs; GPUs here: $gpus" ""; }
 need_program() { { [ -x ./train_gpt_fsdp ] && [ -x $tests ]; } || missing "./train_gpt_fsdp or $tests is not built"; }
@@ -300,6 +306,7 @@ version_of() {
 describe_device() {
   local name value
   say "# GPU results of $today: $gpu" "" "Written by dev/gpu_day.sh: outputs are shortened, times are wall-clock." ""
+  [ -z "${REHEARSED:-}" ] || say "**A rehearsal on the emulator, at small sizes: nothing was measured on a GPU.**" ""
   code "$(
     for name in name driver_version compute_cap memory.total power.limit power.max_limit clocks.max.sm \
       clocks.max.memory clocks.sm clocks.mem temperature.gpu ecc.mode.current mig.mode.current persistence_mode; do
@@ -451,10 +458,11 @@ part_attention() {
   JOBS=8 cuda_tests "${names[@]}" && [ $status -eq 0 ]
 }
 # Four of each kind at most, those of a kind as they stand in the sources.
+chosen_kinds=(resume offload modes eval generate interactive samples signal trace losses)
 part_chosen() {
   local names kind
   need_program || return 1
-  mapfile -t names < <(for kind in resume offload fp8 lora muon document eval generate interactive recompute; do
+  mapfile -t names < <(for kind in "${chosen_kinds[@]}"; do
     tests_named . | grep -xF "$(device_tests)" | grep "$kind" | head -n 4
   done | awk '!seen[$0]++')
   [ ${#names[@]} -gt 0 ] || missing "$tests has none of these tests" || return 1
@@ -468,6 +476,8 @@ part_host() {
 }
 
 # ---- sanitize --------------------------------------------------------------------------------------------------------
+quarter_sanitize=(cuda_cross_entropy cuda_layernorm_forward cuda_layernorm_backward cuda_matmul_reference cuda_norm
+  cuda_embedding cuda_muon cuda_attention_fp32 cuda_attention_bf16 cuda_attention_bits cuda_optimizers)
 # Tests of all combinations take too long here.
 op_tests() { kernel_tests | grep -v '_all$'; }
 
@@ -494,12 +504,14 @@ sanitize_one() {
   [ "$outcome" = CUT ] || record "sanitize/$tool-$name" "${outcome%%:*}" "$(($(now) - item_start))" "${words:--}"
 }
 part_sanitize() {
-  local names tool name
+  local names tool name unknown status=0
   need_program || return 1
   have compute-sanitizer || missing "compute-sanitizer is not here" || return 1
   # A test that the program does not have would seem to pass if asked for by its exact name.
   names=$("$tests" --list | awk '{ print $1 }' | grep -xF "$(tr ' ' '\n' <<<"${SANITIZE:-$(op_tests)}")")
   [ -n "$names" ] || missing "$tests has none of the op tests" || return 1
+  unknown=$(tr ' ' '\n' <<<"${SANITIZE:-}" | grep -vxF "$names" | paste -sd ' ')
+  [ -z "$unknown" ] || missing "$tests has no test of this name: $unknown" || status=1
   introduce "Each test as \`DEVICE=cuda DEVICE_ONLY=1 compute-sanitizer --tool TOOL --target-processes all" \
     "--error-exitcode 66 $tests --run TEST\`, $JOBS at a time; racecheck with --kernel-name kns=_kernel: of the" \
     "program's kernels."
@@ -510,6 +522,7 @@ part_sanitize() {
   done; done
   wait
   last_said=x                                  # by one of those in the background
+  return $status
 }
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------
@@ -706,14 +719,13 @@ part_plans() {
   done
 }
 part_models() {
-  local line dtype options
+  local line dtype
   need_program || return 1
   for line in "${quarter_models[@]}"; do
     set -- $line
-    options=${MODEL_OPTIONS-"--tune=any --plans $work/plans-$1-$2"}
     for dtype in fp32 bf16; do
       bench "models/$1-$2-$dtype" 15 120 "$1" BATCH="$2" STEPS=8 PYTHON=false \
-        PROGRAM_OPTIONS="--logits_dtype $dtype $options"
+        PROGRAM_OPTIONS="--logits_dtype $dtype ${MODEL_OPTIONS---tune=any}"
     done
   done
 }
@@ -968,10 +980,30 @@ carry() {
   echo "carry: $(wc -w <<<"$packages") packages, $(du -sm "$dir" | cut -f 1) MB in $dir"
 }
 
+# ---- a rehearsal -----------------------------------------------------------------------------------------------------
+# A tree of this script, what it reads, and stand-ins for what only a machine with a GPU has. They start the programs.
+rehearse() {
+  local root=$PWD tree=$PWD/build/rehearsal name
+  local stand_ins=(bin/{make,nvidia-smi,ncu,compute-sanitizer,nvcc,python3} build/{test_gpt_fsdp,bench_ops})
+  [[ $REHEARSE =~ ^h[12]00$ ]] || refuse 2 "REHEARSE=$REHEARSE: h100 or h200"
+  make build/emulated/{train_gpt_fsdp,test_gpt_fsdp,bench_ops} || exit 1
+  rm -rf "$tree"
+  mkdir -p "$tree"/{bin,build,fake,dev/test}
+  cp dev/{gpu_day,bench}.sh "$tree/dev"
+  cp dev/test/test_*.h "$tree/dev/test"
+  for name in "${stand_ins[@]}" train_gpt_fsdp; do ln -s "$root/dev/test/gpu_stand_in.sh" "$tree/$name"; done
+  EMULATED=$root/build/emulated REHEARSED=$REHEARSE REHEARSE="" FAKE=$tree/fake PATH=$tree/bin:$PATH CUDA_HOME=$tree \
+    PYTHON=$tree/bin/python3 OUT=$tree/out FROM="" "$tree/dev/gpu_day.sh" "$@"
+}
+
 # ---- one after the other ---------------------------------------------------------------------------------------------
 if [ "${1:-}" = carry ]; then
   [ $# -eq 2 ] || refuse 2 "carry takes one directory"
   carry "$2"
+  exit
+fi
+if [ -n "${REHEARSE:-}" ]; then
+  rehearse "$@"
   exit
 fi
 parts=("$@")
@@ -979,8 +1011,7 @@ parts=("$@")
 if [ "${1:-}" = quarter ] && [ $# -eq 1 ]; then
   parts=("${quarter_parts[@]}")
   TOOLS=racecheck JOBS=14
-  SANITIZE=${SANITIZE:-cuda_cross_entropy cuda_layernorm_forward cuda_layernorm_backward cuda_matmul_reference cuda_norm
-    cuda_rope cuda_embedding cuda_muon cuda_attention_fp32 cuda_attention_bf16 cuda_attention_bits cuda_optimizers}
+  SANITIZE=${SANITIZE:-${quarter_sanitize[*]}}
 fi
 for part in "${parts[@]}"; do
   [[ " ${all_parts[*]} ${quarter_parts[*]} " == *" ${part%%=*} "* && $part =~ ^[a-z]+(=[1-9][0-9]*)?$ ]] ||

@@ -9,6 +9,9 @@
 #include "kernels/ops_all.h"
 
 enum { GPU_SAMPLES = 21, GPU_CALLS = 4, GPU_TENSORS = 24 };
+// `gpu small`: short sequences, few rows, every call once: whether the calls are right, for the emulator.
+static bool gpu_is_small;
+static int64_t gpu_size(int64_t n, int64_t small) { return gpu_is_small ? min64(n, small) : n; }
 struct GpuOps { Ctx c; int64_t *clock; struct { void *data; size_t bytes; } taken[GPU_TENSORS]; int count; };
 
 static void *gpu_take(GpuOps *g, size_t bytes) {
@@ -51,16 +54,17 @@ static int gpu_rising(const void *a, const void *b) {
 // us = median microseconds of a call of the statement, which queues it on g's stream.
 #define GPU_US(us, ...) \
   do { \
-    for (int s_ = -2; s_ < GPU_SAMPLES; s_++) {  /* two to warm up */ \
+    const int samples_ = gpu_is_small ? 1 : GPU_SAMPLES, calls_ = gpu_is_small ? 1 : GPU_CALLS; \
+    for (int s_ = gpu_is_small ? 0 : -2; s_ < samples_; s_++) {        /* two to warm up */ \
       g->c.ops->stamp(&g->c, g->clock + 2 * max64(s_, 0)); \
-      for (int i_ = 0; i_ < GPU_CALLS; i_++) { __VA_ARGS__; } \
+      for (int i_ = 0; i_ < calls_; i_++) { __VA_ARGS__; } \
       g->c.ops->stamp(&g->c, g->clock + 2 * max64(s_, 0) + 1); \
     } \
     g->c.ops->sync(&g->c); \
     int64_t ns_[GPU_SAMPLES]; \
-    for (int s_ = 0; s_ < GPU_SAMPLES; s_++) ns_[s_] = g->clock[2 * s_ + 1] - g->clock[2 * s_]; \
-    qsort(ns_, GPU_SAMPLES, sizeof *ns_, gpu_rising); \
-    (us) = (double)ns_[GPU_SAMPLES / 2] / 1e3 / GPU_CALLS; \
+    for (int s_ = 0; s_ < samples_; s_++) ns_[s_] = g->clock[2 * s_ + 1] - g->clock[2 * s_]; \
+    qsort(ns_, (size_t)samples_, sizeof *ns_, gpu_rising); \
+    (us) = (double)ns_[samples_ / 2] / 1e3 / calls_; \
   } while (0)
 static void gpu_say(const char *what, const char *shape, double us, double amount, const char *unit) {
   printf("%-28s %-42s %9.1f us %8.1f %s\n", what, shape, us, amount, unit);
@@ -85,6 +89,7 @@ static bool gpu_attention_choose(GpuOps *g, int family) {
 
 struct GpuAttention { int64_t B, T; int heads, kv, hs; bool documents; };
 static void gpu_attention(GpuOps *g, GpuAttention a) {
+  if (gpu_is_small) a.B = 1, a.T = 128, a.heads /= a.kv, a.kv = 1;
   const int64_t C = a.heads * a.hs, columns = (a.heads + 2 * a.kv) * a.hs;
   static const int lengths[] = {64, 448, 128, 384, 256};         // tokens of documents, 256 on average
   double squares = 0;
@@ -130,7 +135,8 @@ static void gpu_attention(GpuOps *g, GpuAttention a) {
   gpu_free_to(g, 0);
 }
 static void gpu_rope(GpuOps *g, const char *shape, int64_t B, int heads, int kv, int hs, QkNorm norm) {
-  const int64_t T = 1024;
+  const int64_t T = gpu_size(1024, 32);
+  B = gpu_size(B, 1);
   WorkspaceQuery q = {BF16, F32, B, T, heads * hs, heads, 64, 64};
   q.head_size = hs, q.n_kv_head = kv;
   g->c.ops->workspace_bytes(&g->c, q, &g->c.workspace_bytes);
@@ -152,21 +158,25 @@ static void gpu_rope(GpuOps *g, const char *shape, int64_t B, int heads, int kv,
 // logits of R rows over a vocabulary V
 static void gpu_cross_entropy(GpuOps *g, Dtype logits_dtype, int64_t R, int64_t V) {
   char shape[64];
+  R = gpu_size(R, 1024), V = gpu_size(V, 128);
   snprintf(shape, sizeof shape, "%lld x %lld, logits %s", (long long)R, (long long)V, dtype_name(logits_dtype));
   g->c.ops->workspace_bytes(&g->c, {BF16, F32, R / 1024, 1024, 768, 12, V, R}, &g->c.workspace_bytes);
   g->c.workspace = gpu_take(g, g->c.workspace_bytes);
   Tensor logits = gpu_tensor(g, logits_dtype, 1, R, V), dlogits = gpu_tensor(g, BF16, 0, R, V),
          losses = gpu_tensor(g, F32, 0, R), correct = gpu_tensor(g, I32, 0, R), targets = gpu_tensor(g, I32, 0, R);
   double us;
-  GPU_US(us, cross_entropy_forward(&g->c, losses, correct, logits, targets, V - 47));
-  GPU_SAY_BYTES("cross entropy", shape, us, logits);
+  if (logits_dtype == F32) {                     // as an evaluation has them
+    GPU_US(us, cross_entropy_forward(&g->c, losses, correct, logits, targets, V - 47));
+    GPU_SAY_BYTES("cross entropy", shape, us, logits);
+  }
   GPU_US(us, cross_entropy_forward_backward(&g->c, losses, dlogits, logits, targets, V - 47, 1e-4f, 0));
   GPU_SAY_BYTES("cross entropy and gradient", shape, us, logits, dlogits);
   gpu_free_to(g, 0);
 }
 static void gpu_rows(GpuOps *g, int64_t B, int64_t C) {
-  const int64_t T = 1024;
+  const int64_t T = gpu_size(1024, 32);
   char shape[64];
+  B = gpu_size(B, 1);
   snprintf(shape, sizeof shape, "B %lld T %lld C %lld", (long long)B, (long long)T, (long long)C);
   WorkspaceQuery q = {BF16, F32, B, T, C, C / 64, 64, 64};
   q.norm_sums = 3;
@@ -190,6 +200,7 @@ static void gpu_rows(GpuOps *g, int64_t B, int64_t C) {
 }
 static void gpu_parameters(GpuOps *g, int64_t n) {
   char shape[64];
+  n = gpu_size(n, 4096);
   snprintf(shape, sizeof shape, "%lld parameters", (long long)n);
   g->c.workspace_bytes = 0, g->c.workspace = NULL;
   Tensor grad = gpu_tensor(g, F32, 1e-3f, n), m = gpu_tensor(g, F32, 0, n), v = gpu_tensor(g, F32, 0, n),
@@ -207,22 +218,24 @@ static void gpu_parameters(GpuOps *g, int64_t n) {
 }
 
 // The whole table; dies where there is no GPU.
-static void bench_gpu_ops() {
+static void bench_gpu_ops(const Ops *ops, bool is_small) {
   static GpuOps g[1];
   static DeviceProbe p;
-  if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
-  if (!p.devices) die_with(1, "gpu: %s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
-  g->c.ops = &ops_cuda, g->c.threads = 1;
-  ops_cuda.device_open(&g->c, 0);
+  *g = {}, gpu_is_small = is_small;
+  if (ops) ops->device_probe(NULL, &p);
+  if (!p.devices) die_with(1, "gpu: %s", ops ? p.missing : "this build has no CUDA kernels");
+  g->c.ops = ops, g->c.threads = 1;
+  ops->device_open(&g->c, 0);
   void *clock, *state_memory;
-  ops_cuda.memory_alloc(&g->c, &clock, sizeof(int64_t) * 2 * GPU_SAMPLES, MEMORY_PINNED);
-  ops_cuda.memory_alloc(&g->c, &state_memory, sizeof(StepState), MEMORY_DEVICE);
+  ops->memory_alloc(&g->c, &clock, sizeof(int64_t) * 2 * GPU_SAMPLES, MEMORY_PINNED);
+  ops->memory_alloc(&g->c, &state_memory, sizeof(StepState), MEMORY_DEVICE);
   StepState s = {};
   s.in.lr = 1e-4f, s.loss_scale = s.grad_scale = s.bias_correction1 = s.bias_correction2 = 1;
-  ops_cuda.copy(&g->c, state_memory, &s, sizeof s);
-  ops_cuda.sync(&g->c);
+  ops->copy(&g->c, state_memory, &s, sizeof s);
+  ops->sync(&g->c);
   g->clock = (int64_t *)clock, g->c.state = (const StepState *)state_memory;
-  printf("# %s: medians of %d samples of %d calls\n", p.device[0].name, GPU_SAMPLES, GPU_CALLS);
+  if (gpu_is_small) printf("# %s: small shapes, each call once\n", p.device[0].name);
+  else printf("# %s: medians of %d samples of %d calls\n", p.device[0].name, GPU_SAMPLES, GPU_CALLS);
   for (GpuAttention a : {GpuAttention{32, 1024, 12, 12, 64, false}, {8, 1024, 25, 25, 64, false},
                          {8, 4096, 12, 12, 64, false}, {16, 1024, 9, 3, 64, false}, {8, 1024, 16, 8, 128, false},
                          {2, 4096, 16, 16, 128, false}, {32, 1024, 12, 12, 64, true}, {8, 4096, 12, 12, 64, true}})
@@ -233,7 +246,7 @@ static void bench_gpu_ops() {
   gpu_rows(g, 32, 768);
   gpu_rows(g, 16, 1600);
   gpu_parameters(g, (int64_t)1 << 28);
-  ops_cuda.memory_free(&g->c, clock, sizeof(int64_t) * 2 * GPU_SAMPLES, MEMORY_PINNED);
-  ops_cuda.memory_free(&g->c, state_memory, sizeof(StepState), MEMORY_DEVICE);
-  ops_cuda.device_close(&g->c);
+  ops->memory_free(&g->c, clock, sizeof(int64_t) * 2 * GPU_SAMPLES, MEMORY_PINNED);
+  ops->memory_free(&g->c, state_memory, sizeof(StepState), MEMORY_DEVICE);
+  ops->device_close(&g->c);
 }

@@ -24,12 +24,14 @@ EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 // Limits of the device; requests beyond them are rejected as by a real device.
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
-EMU_CALL void emu_set_capability(int capability);                  // 90: compute capability 9.0, with clusters (80)
+// 90: compute capability 9.0, with clusters. Default: the environment's EMU_CAPABILITY, else 80; 90 there also sets the
+// shared memory of one.
+EMU_CALL void emu_set_capability(int capability);
 // The architecture of the PTX that all kernels were compiled from; 0: the device's own.
 EMU_CALL void emu_set_built_for(int capability);
 // The device's memory is the host's, and the host's page cache holds so many bytes of it; 0: memory of its own.
 EMU_CALL void emu_set_integrated(size_t cached_bytes);
-EMU_CALL void emu_set_devices(int count);                          // 8
+EMU_CALL void emu_set_devices(int count);                          // default: the environment's EMU_DEVICES, else 8
 // Devices are MIG instances of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);
 

@@ -104,10 +104,11 @@ static const size_t EMU_SHARED_STRIDE = 2 * (size_t)EMU_SHARED_REGION + 4096;   
 inline char *emu_static, *emu_dynamic_end;       // of the cluster's first block
 inline size_t emu_static_used, emu_static_bytes;
 inline EmuDynamic emu_dynamic;
-inline int emu_capability_now = 80;              // ten times major, and minor
+inline int emu_capability_now = getenv("EMU_CAPABILITY") ? atoi(getenv("EMU_CAPABILITY")) : 80;    // major, minor
 inline int emu_built_for_now;
 inline EmuCounters emu_count;
-inline size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
+// By opting in: the limit of every architecture since sm_80, and of 9.0.
+inline size_t emu_shared_limit_now = (emu_capability_now == 90 ? 227 : 99) << 10;
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 // Of the running thread's block.

@@ -196,7 +196,8 @@ enum cudaDeviceAttr {
   cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
-inline int emu_devices_now = 8, emu_device_current, emu_instances_now = 1;
+inline int emu_devices_now = getenv("EMU_DEVICES") ? atoi(getenv("EMU_DEVICES")) : 8;
+inline int emu_device_current, emu_instances_now = 1;
 
 EMU(cudaError_t) cudaGetDeviceCount(int *n) {
   if (!emu_devices_now) return emu_error(cudaErrorNoDevice);

@@ -209,6 +209,11 @@ static inline const char *cli_text(int sentences) {
   }
   return dir;
 }
+// Whether runs of the program are on a GPU, as cli_small's are then: all ranks on one, over --comm mpi.
+static inline bool cli_on_gpu() {
+  const char *device = getenv("DEVICE");
+  return device && !strcmp(device, "cuda");
+}
 // A small model on that text. Options after these override them.
 static inline const char *cli_small() {
   static char text[2048];

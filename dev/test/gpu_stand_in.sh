@@ -7,6 +7,8 @@
 #   environment   what mpirun saw of OpenMPI's variables
 #   hang.NAME, block.NAME, differ.NAME, fail.NAME   files that make the item or test NAME do so; one that hangs also
 #                 leaves a process in a session of its own
+# In a rehearsal (REHEARSE of dev/gpu_day.sh) $EMULATED is a directory of the real programs, whose GPU is the emulator:
+# they run in place of the stand-ins for them, the trainer at small sizes.
 set -u
 
 me=${0##*/}
@@ -53,7 +55,50 @@ run_timeout() {
   exit $status
 }
 
+# fits ARG...: fails where the trainer rejects this command line, or its plan does not fit into the rehearsed GPU
+fits() {
+  local plan words=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --tune* | --no_tune) ;;                  # what --plan does not go with; the run itself has it
+      --plans | --out | --comm) shift ;;
+      *) words+=("$1") ;;
+    esac
+    shift
+  done
+  words+=(--plan --on "$REHEARSED" --world "${OMPI_COMM_WORLD_SIZE:-1}")
+  plan=$(env -i HOME=/ PATH="$PATH" "$EMULATED/train_gpt_fsdp" "${words[@]}" 2>&1) &&
+    grep -q 'this plan .*: fits$' <<<"$plan" && return
+  echo "rehearsal: no plan that fits: ${words[*]}"
+  tail -n 5 <<<"$plan"
+  return 1
+}
+# rehearse PROGRAM ARG...: a program on the emulator, a model's command line at a small size
+rehearse() {
+  local program=$1 model words=()
+  shift
+  model=$(after --model "$@")
+  if [ -n "$model" ]; then
+    if [ "$1" = candidates ]; then words=("$1"); shift; fi
+    [ "${OMPI_COMM_WORLD_RANK:-0}" != 0 ] || fits "$@" || exit 1
+    while [ $# -gt 0 ]; do
+      case $1 in
+        --seq_len | --vocab_size | --n_layer | --batch_size) shift ;;
+        --global_batch) words+=(--global_batch 4); shift ;;
+        *) words+=("$1") ;;
+      esac
+      shift
+    done
+    set -- "${words[@]}" --batch_size 1 --seq_len 32 --vocab_size 257 --n_layer 2 --n_embd 64 --n_head 1
+    [[ $model == gpt2* ]] || set -- "$@" --n_kv_head 1 --mlp_width 128
+  fi
+  # One GPU; two for ranks over NCCL, whose emulated version takes no two on one.
+  [[ $item == nccl* || $item == gpus* ]] || export EMU_DEVICES=1
+  EMU_CAPABILITY=90 exec "$EMULATED/$program" "$@"
+}
+
 train() {
+  [ -z "${EMULATED:-}" ] || rehearse train_gpt_fsdp "$@"
   local out seconds=15 arithmetic option name
   if [ "${1:-}" = --version ]; then echo "train_gpt_fsdp 1.2.3 (stand-in)"; return; fi
   ran "$item"
@@ -85,6 +130,12 @@ train() {
 names="$(printf 'hardware_%s ' {a..d})cuda_norm cuda_gelu cuda_adamw $(printf 'cli_%d ' {10..29})cuda_norm_all"
 run_tests() {
   local name wanted seconds=0
+  if [ -n "${EMULATED:-}" ]; then
+    cd "$EMULATED/../.." || exit 1
+    [ "$item" != device ] || export EMU_DEVICES=1
+    # Without the stand-ins.
+    PATH=${PATH//"${FAKE%fake}bin:"/} TRAIN_GPT_FSDP=$EMULATED/train_gpt_fsdp exec "$EMULATED/test_gpt_fsdp" "$@"
+  fi
   case ${1:-} in
     --list) printf '%-44s what must hold\n' ${names% *}; return ;;
     --run) ran "$item $2"; misbehave "$2"; [ ! -e "$FAKE/fail.$2" ]; return ;;
@@ -118,12 +169,13 @@ case $me in
       ln -sf "$FAKE/../bin/make" build/test_gpt_fsdp
       ln -sf "$FAKE/../bin/make" build/bench_ops
     else
-      for word; do [[ $word != T=* ]] || build/test_gpt_fsdp ${word#T=}; done
+      for word; do [[ $word != *=* ]] || export "${word?}"; done           # as make does
+      build/test_gpt_fsdp $T
     fi ;;
   compute-sanitizer)
     [ "$*" != --version ] || { echo "Version 1.2"; exit; }
     took 50
-    command_in "$@" || exit 66
+    command_in "$@" || exit $(($? == 77 ? 77 : 66))
     echo "========= ERROR SUMMARY: 0 errors" ;;
   ncu)
     [ "$*" != --version ] || { echo "Version 1.2"; exit; }
@@ -136,6 +188,7 @@ case $me in
     took 25
     ln -sf "$FAKE/../bin/make" "$(after -o "$@")" ;;
   bench_ops)
+    [ -z "${EMULATED:-}" ] || rehearse bench_ops "$@" $([ "$1" != gpu ] || echo small)
     ran "$item $*"
     [ "$1" != candidates ] || { echo "0.1 ms bits 0 equal a stand-in's algorithm"; exit; }
     echo "a stand-in's op 7.0 us" ;;
@@ -164,9 +217,9 @@ case $me in
   nvidia-smi)
     case $* in
       -L) for ((i = 0; i < ${FAKE_GPUS:-1}; i++)); do echo "GPU $i: Stand-in"; done ;;
-      *=name,*) echo "NVIDIA Stand In, 1.2, 700 W" ;;
-      *=name*) echo "NVIDIA Stand In" ;;
-      *=memory.total*) echo 81559 ;;
+      *=name,*) echo "NVIDIA ${REHEARSED:-Stand In}, 1.2, 700 W" ;;
+      *=name*) echo "NVIDIA ${REHEARSED:+rehearsal of }${REHEARSED:-Stand In}" ;;
+      *=memory.total*) if [ "${REHEARSED:-}" = h200 ]; then echo 143771; else echo 81559; fi ;;
       *) echo 1 ;;
     esac ;;
   apt-get)

@@ -31,6 +31,7 @@ static inline float dropout_scale(const Dropout *d, int64_t sample, int64_t elem
 #include "dev/test/test_fp8.h"
 #include "dev/test/test_matmul_split.h"
 #include "dev/test/cuda_helpers.h"
+#include "dev/gpu_ops.h"
 #include "dev/test/test_emulation.h"
 #include "dev/test/test_cuda_runtime.h"
 #include "dev/test/test_cuda_matmul.h"

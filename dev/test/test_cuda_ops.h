@@ -841,3 +841,10 @@ TEST(preference_on_cuda, "the CUDA op of pairs has the CPU's bits for more rows 
     cuda_ops_close(&o);
   }
 }
+
+// ---- the bench ------------------------------------------------------------------------------------------------------
+TEST(cuda_bench_ops_gpu, "`build/bench_ops gpu` calls every op as it must be called, a Hopper's attention too") {
+  device_on_hopper(true);
+  for (int i = 0; const Ops *ops = device_table(i); i++) bench_gpu_ops(ops, true);
+  device_on_hopper(false);
+}

@@ -257,6 +257,29 @@ TEST(gpu_day_says_what_is_wrong,
   }
 }
 
+TEST(gpu_day_rehearses_models,
+     "part models with the real trainer on the emulator, two models: the trainer knows the options, the plans fit an "
+     "H100, every rate is read; what the trainer says of a wrong option is in the report") {
+  CliRun r;
+  char environment[PATH_MAX + 100];
+  gpu_day_set_up(false);
+  const char *emulated = gpu_day_says("echo $(dirname $(readlink /proc/$PPID/exe))/emulated");
+  snprintf(environment, sizeof environment, "%s/train_gpt_fsdp", emulated);
+  if (access(environment, X_OK)) SKIP("%s is not built", environment);
+  snprintf(environment, sizeof environment, "EMULATED=%s REHEARSED=h100", emulated);
+  gpu_day_says("rm bin/mpirun bin/timeout; "
+               "sed -i 's/^quarter_models=.*/quarter_models=(\"gpt2-xl 16\" \"qwen3-0.6b 8\")/' dev/gpu_day.sh");
+  gpu_day_run(&r, 0, environment, "build models");
+  EXPECT(cli_count(r.text, "models: 4 items well") == 1, "it printed:\n%.6000s", r.text);
+  cli_free(&r);
+  gpu_day_expect("rates",
+                 "awk -F '\\t' '$3 ~ /^models/ && $4 == \"ok\" && $7 + 0 > 0' out/journal.tsv | grep -c .", "4");
+  strcat(environment, " AGAIN=models/gpt2-xl-16-fp32 MODEL_OPTIONS=--tune=each");
+  gpu_day_run(&r, 1, environment, "models");
+  EXPECT(cli_count(r.text, ": --tune 'each' is not known") == 1, "it printed:\n%.6000s", r.text);
+  cli_free(&r);
+}
+
 TEST(gpu_day_carries_openmpi,
      "carry DIR: only OpenMPI, hwloc, cJSON, OpenSSL and what they need, unpacked, without plugins for networks; with "
      "CARRIED=DIR the ranks start by its mpirun, which is told where it is") {
@@ -298,22 +321,24 @@ TEST(gpu_day_names_tests_exactly, "build/test_gpt_fsdp =NAME selects the test of
 }
 
 TEST(gpu_day_knows_the_runner,
-     "dev/gpu_day.sh reads the lines in which build/test_gpt_fsdp says how a test ended, and the tests of its part "
-     "short are there; T=hardware selects tests of what only a GPU can tell, and T=first none of them") {
+     "dev/gpu_day.sh reads the lines in which build/test_gpt_fsdp says how a test ended, and the tests that it names "
+     "and the kinds it chooses are there; T=hardware selects tests of what only a GPU can tell, T=first none of them") {
   CliRun r;
   const char *self = "/proc/$PPID/exe";
   first_need_repository();
   cli_write(cli_path("read.sh"), "", 0);
-  CLI_RUN(&r, "sed -n '/^watch_tests()/,/^}/p; /^short_tests=/,/)$/p' dev/gpu_day.sh >%s && "
+  CLI_RUN(&r, "sed -n '/^watch_tests()/,/^}/p; /^device_tests()/,/^}/p; /^chosen_kinds=/p; "
+          "/^\\(short_tests\\|quarter_sanitize\\)=/,/)$/p' dev/gpu_day.sh >%s && "
           "%s =cuda_known_devices | bash -c 'say() { :; }; record() { echo \"$1 $2\"; }; . %s; "
-          "watch_tests cuda; printf \"=%%s\\n\" \"${short_tests[@]}\"' >%s", cli_path("read.sh"), self,
-          cli_path("read.sh"), cli_path("said"));
+          "watch_tests cuda; printf \"=%%s\\n\" \"${short_tests[@]}\" \"${quarter_sanitize[@]}\" | sort -u; "
+          "for kind in \"${chosen_kinds[@]}\"; do device_tests | grep -q $kind || echo no test of $kind; done' >%s",
+          cli_path("read.sh"), self, cli_path("read.sh"), cli_path("said"));
   cli_expect_done(&r, "the script's part");
   cli_free(&r);
   CLI_RUN(&r, "grep -v = %s; %s --list $(grep = %s) | grep -c . ; grep -c = %s; echo; %s --list hardware | grep -c "
           "'^hardware_'; %s --list hardware | grep -c first; %s --list first | grep -c hardware_", cli_path("said"),
           self, cli_path("said"), cli_path("said"), self, self, self);
-  const char *want = "cuda/cuda_known_devices ok\n26\n26\n\n11\n0\n0\n";
+  const char *want = "cuda/cuda_known_devices ok\n27\n27\n\n11\n0\n0\n";
   EXPECT(!strcmp(r.text, want), "it printed:\n%.2000s    must be:\n%s", r.text, want);
   cli_free(&r);
 }

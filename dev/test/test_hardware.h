@@ -12,7 +12,7 @@ __attribute__((weak)) void cuda_probe_priorities(Ctx *c, Ctx *side, int *p);
 }
 static Ctx hardware_ctx(const Ops *ops) { return device_ctx(ops, {F32, F32, 1, 64, 64, 2, 64, 64}); }
 static void hardware_probe(Ctx *c, int what, Tensor to, Tensor from) {
-  (c->ops == &ops_cuda ? cuda_probe : emu_probe)(c, what, to.data, from.data);
+  (c->ops == &ops_cuda_emulated ? emu_probe : cuda_probe)(c, what, to.data, from.data);
 }
 
 // ---- tensor cores ---------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ TEST(hardware_nccl_calls, "NCCL of one rank, opened and split: every call eagerl
 // ---- what only hardware has -----------------------------------------------------------------------------------------
 TEST(hardware_priorities, "kernels that a side stream captures keep its priority in the graph") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    if (ops != &ops_cuda) continue;              // the emulated device has no scheduler that would look at them
+    if (ops == &ops_cuda_emulated) continue;    // the emulated device has no scheduler that would look at them
     Ctx c = hardware_ctx(ops), side;
     int p[2] = {99, 99};
     ops->side_open(&c, &side, "side");

@@ -526,7 +526,7 @@ TEST(cli_plan_of_a_trace,
      "a plan that does not fit because of the events of --trace says so and how to mend it, and nothing of a smaller "
      "batch; so does a run; steps that the run does not have are not counted") {
   CliRun r;
-  const char *plan = "--plan --on cpu,memory_gib=1 --trace t --trace_steps";
+  const char *plan = "--device cpu --plan --on cpu,memory_gib=1 --trace t --trace_steps";
   CLI_RUN(&r, "%s %s %s 1:1000000", cli_ranks(0), cli_small(), plan);
   EXPECT(!r.code && strstr(r.text, "does not fit\n  events of --trace ") &&
              strstr(r.text, "of it: give --trace_steps fewer steps\n") && !strstr(r.text, "largest batch"),
@@ -536,7 +536,7 @@ TEST(cli_plan_of_a_trace,
   EXPECT(!r.code && strstr(r.text, "GiB: fits\n") && strstr(r.text, "largest batch") &&
              !strstr(r.text, "\n  events of --trace "), "exit code %d:\n%.4000s", r.code, r.text);
   cli_free(&r);
-  const CliRejection run = {0, "--data random --grad_accum 3000 --trace t --trace_steps 1:1000000", 3,
+  const CliRejection run = {0, "--device cpu --data random --grad_accum 3000 --trace t --trace_steps 1:1000000", 3,
                           "the memory plan of this host's 1 rank is ..."};       // tens of terabytes
   cli_expect_rejections(&run, 1);
 }
