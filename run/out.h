@@ -30,6 +30,43 @@ static bool overwrite_out_is_ours(const char *out) {
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   return file_has_mark(path, mark_of_metrics, true);
 }
+// Where PATH leads, of which the end need not be there yet.
+static void path_leads(const char *path, char *to, size_t room) {
+  char head[OPTION_TEXT_BYTES], there[PATH_MAX];
+  size_t n = (size_t)snprintf(head, sizeof head, "%s", path);
+  while (!realpath(n ? head : ".", there)) {
+    while (n && head[n - 1] == '/') n--;
+    while (n && head[n - 1] != '/') n--;
+    head[n] = 0;
+  }
+  size_t length = (size_t)snprintf(to, room, "%s", strcmp(there, "/") ? there : "");
+  for (const char *at = path + n; *at; at += strspn(at, "/")) {
+    const int part = (int)strcspn(at, "/");
+    if (part && (part > 1 || *at != '.')) length += (size_t)snprintf(to + length, room - length, "/%.*s", part, at);
+    at += part;
+  }
+}
+// Whether a path is DIRECTORY/NAME, or below it. Both as path_leads has them.
+static bool path_is_in(const char *path, const char *directory, const char *name) {
+  char at[PATH_MAX + OPTION_TEXT_BYTES + 64];
+  const size_t n = (size_t)snprintf(at, sizeof at, "%s/%s", directory, name);
+  return !strncmp(path, at, n) && (!path[n] || path[n] == '/');
+}
+// Rejects a run of which one output would replace another. written: the names in OUT, ended by NULL.
+static bool overwrite_own_reject(const Options *o, const char *const *written, Error *error) {
+  char out[PATH_MAX + OPTION_TEXT_BYTES], hf[sizeof out] = "", trace[sizeof out] = "";
+  path_leads(o->out, out, sizeof out);
+  if (o->export_hf[0]) path_leads(o->export_hf, hf, sizeof hf);
+  if (o->trace[0]) path_leads(o->trace, trace, sizeof trace);
+  REJECT(path_is_in(hf, out, "ckpt"), "--export_hf %.900s would write among checkpoints: give it another directory",
+         o->export_hf);
+  REJECT(!strcmp(hf, out) && o->save_model && (!o->lora || o->merge), "--save_model and --export_hf %.900s would both "
+         "write model.safetensors there: give --export_hf another directory", o->export_hf);
+  bool twice = path_is_in(trace, out, "ckpt") || path_is_in(trace, out, "metrics.jsonl");
+  for (; *written; written++) twice = twice || path_is_in(trace, out, *written);
+  REJECT(twice, "--trace %.900s is where this run writes something else: name another file", o->trace);
+  return true;
+}
 // Rejects a run that would overwrite a file that this program has not written. False with one line in `error`.
 static bool overwrite_reject(const Options *o, Error *error) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
@@ -42,6 +79,7 @@ static bool overwrite_reject(const Options *o, Error *error) {
   if (sample_file(o)) *next++ = sample_file(o);
   if (o->save_model) *next++ = "model.safetensors";
   if (o->export_gguf != OPT_export_gguf_off) *next++ = o->lora && !o->merge ? "adapter.gguf" : "model.gguf";
+  if (!overwrite_own_reject(o, written, error)) return false;
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
   const bool there = o->trace[0] && !stat(o->trace, &st);

@@ -106,6 +106,20 @@ TEST(own_files_are_no_links,
   free(saved);
 }
 
+TEST(own_outputs_are_apart,
+     "of one run no output takes the place of another, by whatever path it is named: --export_hf among the checkpoints or "
+     "over --save_model's file, --trace over a file of OUT") {
+  CliRun r;
+  for (const char *options : {"--export_hf @/out//./ckpt/step_00000001", "--export_hf @/out --save_model",
+                              "--trace @/out/../out/options.txt --trace_steps 1:1"}) {
+    CLI_RUN(&r, "mkdir -p %s && exec %s %s --max_steps 1 --out %s %s", cli_path("out"), cli_program(), cli_small(),
+            cli_path("out"), cli_expand(options));
+    cli_expect_rejection(&r, options, EXIT_USAGE, strstr(options, "ckpt") ? "--export_hf ..." : strstr(options, "trace ")
+                         ? "--trace ..." : "--save_model and --export_hf ...");
+    cli_free(&r);
+  }
+}
+
 TEST(encode_writes_over_nothing,
      "--encode into a directory with a tokenizer, shards or a state that no encoding has written is rejected by that "
      "name and changes nothing; in its own, files of others stay; one that was killed before its tokenizer continues") {
