@@ -107,15 +107,17 @@ TEST(own_files_are_no_links,
 }
 
 TEST(own_outputs_are_apart,
-     "of one run no output takes the place of another, by whatever path it is named: --export_hf among the checkpoints or "
+     "of one run no output takes the place of another, by whatever path it is named: --export_hf among checkpoints or "
      "over --save_model's file, --trace over a file of OUT") {
+  static const char *const table[][2] = {
+      {"--export_hf @/out//./ckpt/step_00000001", "--export_hf ..."},
+      {"--export_hf @/out --save_model", "--save_model and --export_hf ..."},
+      {"--trace @/out/../out/options.txt --trace_steps 1:1", "--trace ..."}};
   CliRun r;
-  for (const char *options : {"--export_hf @/out//./ckpt/step_00000001", "--export_hf @/out --save_model",
-                              "--trace @/out/../out/options.txt --trace_steps 1:1"}) {
+  for (const auto &row : table) {
     CLI_RUN(&r, "mkdir -p %s && exec %s %s --max_steps 1 --out %s %s", cli_path("out"), cli_program(), cli_small(),
-            cli_path("out"), cli_expand(options));
-    cli_expect_rejection(&r, options, EXIT_USAGE, strstr(options, "ckpt") ? "--export_hf ..." : strstr(options, "trace ")
-                         ? "--trace ..." : "--save_model and --export_hf ...");
+            cli_path("out"), cli_expand(row[0]));
+    cli_expect_rejection(&r, row[0], EXIT_USAGE, row[1]);
     cli_free(&r);
   }
 }
