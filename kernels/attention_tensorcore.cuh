@@ -114,14 +114,14 @@ __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T
 template <int ROWS, int HS, class T, class Pair>
 __device__ static inline void attention_column_sums(float *sums, const AttentionShape &s, int first, int column,
                                                     float *part, int stride, Pair pair) {
-  constexpr int WARPS = ATTENTION_SUM_ROWS / ROWS;
+  constexpr int WARPS = ATTENTION_SUM_ROWS / ROWS, SOME = ROWS > 16 ? 4 : 16;       // loads at a time
   const int thread = attention_anew((int)threadIdx.x), lane = thread % WARP, warp = thread / WARP % WARPS;
   const int rows = s.len - first;
   float own[(HS + 63) / 64][2] = {};
   __syncwarp();
   UNROLL for (int i = 0; i < (HS + 63) / 64; i++)
     if (i * 64 + lane * 2 < HS)
-      UNROLL for (int row = 0; row < ROWS; row++) {
+      ROLLED for (int some = 0; some < ROWS; some += SOME) UNROLL for (int row = some; row < some + SOME; row++) {
         const AttentionPair<T> x = pair(row, i * 64 + lane * 2);
         UNROLL for (int e = 0; e < 2; e++) own[i][e] += row < rows ? to_f32(x.x[e]) : 0.0f;
       }
