@@ -179,6 +179,14 @@ static void eval_page(EvalFile *f, const Tokenizer *t, const char *page, int64_t
     eval_request(f, at + first, end - first, end - from, most);
   }
 }
+// The index of the right choice, a whole number, also as a string; -1: it is none, as "" in HellaSwag's test split.
+static int64_t eval_gold(const cJSON *x) {
+  const char *text = cJSON_GetStringValue(x);
+  const size_t n = text ? strspn(text, "0123456789") : 0;
+  if (text) return n && n < 10 && !text[n] ? atoll(text) : -1;
+  const double value = cJSON_IsNumber(x) ? x->valuedouble : -1;
+  return value >= 0 && value < 1e9 && value == floor(value) ? (int64_t)value : -1;
+}
 // Adds the document of one line and its requests. False: the line lacks fields that its task needs.
 static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_t most, bool llmc) {
   const auto text = [&](const char *name) {
@@ -189,9 +197,7 @@ static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_
   const cJSON *gold = cJSON_GetObjectItemCaseSensitive(line, f->task == EVAL_HELLASWAG ? "label" : "gold");
   f->doc = (EvalDoc *)eval_room(f->doc, f->docs + 1, &f->rooms[2], sizeof *f->doc);
   EvalDoc *d = &f->doc[f->docs++];
-  const bool number = cJSON_IsNumber(gold) && gold->valuedouble >= 0 && gold->valuedouble < 1e9;
-  *d = EvalDoc{f->requests, 0, cJSON_IsString(gold) ? atoll(gold->valuestring) : number ? (int64_t)gold->valuedouble
-               : gold ? -1 : 0, 0, 0};
+  *d = EvalDoc{f->requests, 0, gold ? eval_gold(gold) : 0, 0, 0};
   if (!a) return false;
   char *own = NULL, *context = NULL;
   if (f->task == EVAL_WIKITEXT) {
@@ -236,6 +242,11 @@ static bool eval_read(EvalFile *f, const char *path, const Tokenizer *t, int64_t
   for (char *line = all, *end; line < all + bytes && !error->text[0]; line = end + 1, number++) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
     if (!end) end = all + bytes;
+    Error fault;
+    if (!chat_check_line((const uint8_t *)line, (size_t)(end - line), &fault)) {
+      fail(error, "--eval: line %lld of %.900s: %s", (long long)number, path, fault.text);
+      break;
+    }
     cJSON *json = cJSON_ParseWithLength(line, (size_t)(end - line));
     int task = 0;
     while (task < EVAL_TASKS && !cJSON_HasObjectItem(json, eval_tasks[task].text)) task++;

@@ -416,9 +416,13 @@ static int64_t prompts_read(const Options *o, char ***text, Error *error) {
     if (!end) end = all + bytes;
     *end = 0;
     *text = (char **)bpe_resize(*text, (size_t)count + 1, sizeof **text);
-    cJSON *parsed = json ? cJSON_Parse(line) : NULL;
+    Error fault;
+    const bool whole = !json || chat_check_line((const uint8_t *)line, (size_t)(end - line), &fault);
+    cJSON *parsed = json && whole ? cJSON_Parse(line) : NULL;
     const char *prompt = json ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(parsed, "prompt")) : line;
-    if (!prompt || memchr(line, 0, (size_t)(end - line)))
+    if (!whole)
+      fail(error, "--prompts: line %lld of %.900s: %s", (long long)count + 1, o->prompts, fault.text);
+    else if (!prompt || memchr(line, 0, (size_t)(end - line)))
       fail(error, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts, json ? "{\"prompt\": "
            "TEXT}" : "text");
     else (*text)[count++] = (char *)memmove(line, prompt, strlen(prompt) + 1);    // never longer than its line

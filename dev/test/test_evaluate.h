@@ -90,14 +90,20 @@ TEST(eval_files_on_any_ranks,
   char *lines = evaluate_lines(cli_path("out"));
   EXPECT(strstr(r.text, "hellaswag (llm.c's style)") && strcmp(lines, first), "llm.c's style:\n%s", r.text);
   cli_free(&r);
-  cli_write(cli_path("bad.jsonl"), "{\"text\":\"a b\"}\n{\"page\":\"a b\"}\n", 30);
-  char bad[700], says[900];
-  snprintf(bad, sizeof bad, "--init_from dev/fixtures/eval_model --eval %s", cli_path("bad.jsonl"));
-  snprintf(says, sizeof says, "--eval: line 2 of %s is not what a task needs: see docs/generate.md",
-           cli_path("bad.jsonl"));
-  CLI_RUN(&r, "%s %s --threads 1 --cache= --out %s", cli_ranks(2), bad, cli_path("out"));
-  EXPECT(r.code == 2 && strstr(r.text, says), "exit code %d:\n%s", r.code, r.text);
-  cli_free(&r);
+  static const struct { const char *lines, *says; } bad[] = {
+      {"{\"text\":\"a b\"}\n{\"page\":\"a b\"}\n", "line 2 of %s is not what a task needs: see docs/generate.md"},
+      {"{\"query\":\"a\",\"choices\":[\"b\"],\"gold\":\"\"}\n", "line 1 of %s is not what a task needs"},
+      {"{\"query\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0.5}\n", "line 1 of %s is not what a task needs"},
+      {"{\"text\":\"a b\\u0000c\"}\n", "line 1 of %s: it has a NUL character"}};
+  for (const auto &b : bad) {
+    char says[900];
+    cli_write(cli_path("bad.jsonl"), b.lines, strlen(b.lines));
+    snprintf(says, sizeof says, b.says, cli_path("bad.jsonl"));
+    CLI_RUN(&r, "%s --init_from dev/fixtures/eval_model --eval %s --threads 1 --cache= --out %s",
+            cli_ranks(&b == bad ? 2 : 0), cli_path("bad.jsonl"), cli_path("out"));
+    EXPECT(r.code == 2 && strstr(r.text, says), "exit code %d:\n%s", r.code, r.text);
+    cli_free(&r);
+  }
   free(lines);
   free(first);
 }
