@@ -678,9 +678,15 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   REJECT(c.corpus_hash != corpus->hash && s->chat_before[0], "an earlier version trained %.600s with its chat template "
          "%s, the checkpoint's own gives other tokens: --chat_template %s continues that run; --init_from %.300s "
          "trains its weights with its own template", s->path, s->chat_before, s->chat_before, s->path);
-  REJECT(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
-         "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, use "
-         "--init_from %.300s", corpus->source, s->path, s->path);
+  const bool same = cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source);
+  char valid[OPTION_TEXT_BYTES];
+  start_recorded(s->text, (size_t)s->text_bytes, "val_data", valid, sizeof valid);
+  REJECT(c.corpus_hash != corpus->hash && same && strcmp(valid, o->val_data), "%.600s was validated on %.300s, and now "
+         "%.300s is to be: a run keeps its validation data, which tell its best step; leave --val_data as it was, and "
+         "evaluate on others by --eval_only", s->path, valid[0] ? valid : "what is beside --data",
+         o->val_data[0] ? o->val_data : "what is beside --data");
+  REJECT(c.corpus_hash != corpus->hash && same, "%.600s: its files have changed since %.600s was trained on them; to "
+         "train its weights on other data, use --init_from %.300s", corpus->source, s->path, s->path);
   REJECT(c.corpus_hash != corpus->hash, "the tokens of %.600s are not those that %.600s was trained on (%s): name "
          "those with --data; to train its weights on other data, use --init_from %.300s", corpus->source, s->path,
          cJSON_IsString(source) ? source->valuestring : "?", s->path);

@@ -343,6 +343,8 @@ TEST(cli_resume_rejects_what_is_no_continuation,
        "the tokens of text in @/other (--data) are not those that @/out/ckpt/step_00000006 was trained on (text in "
        "@/text (--data)): name those with --data; to train its weights on other data, use --init_from "
        "@/out/ckpt/step_00000006"},
+      {2, "--resume auto --val_data @/other/train.txt", 2, "@/out/ckpt/step_00000006 was validated on what is beside "
+       "--data, and now @/other/train.txt is to be: ..."},
       {3, "--resume auto", 2, "@/out/ckpt/step_00000006 was trained with 4 microbatches of 2 sequences per step: 3 "
        "ranks cannot share them, any number that divides 4 can continue; --init_from @/out/ckpt/step_00000006 starts a "
        "new run from its weights"},
