@@ -1106,7 +1106,7 @@ static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *err
   snprintf(path, sizeof path, "%.4000s/tokenizer_config.json", dir);
   char *text = file_get(path, 1 << 24, &bytes);
   cJSON *config = text && !bpe_has_nul(text, (size_t)bytes) ? cJSON_Parse(text) : NULL, *root = NULL, *to = NULL;
-  const cJSON *x, *vocab = NULL, *lists[] = {bpe_field(config, "added_tokens_decoder"), NULL,
+  const cJSON *x, *vocab = NULL, *lists[] = {bpe_field(config, "added_tokens_decoder"),
       bpe_field(config, "additional_special_tokens"), bpe_field(config, "extra_special_tokens")};
   free(text);
   int32_t next = t->vocab_size;
@@ -1131,9 +1131,9 @@ static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *err
       ok = fail_at(error, path, "added_tokens_decoder gives '%.40s' id %.20s, which tokenizer.json does not have: "
                    "expected %d", word, y->string, id);
   };
-  cJSON_ArrayForEach(x, lists[0]) add(x, true);
+  if (cJSON_IsObject(lists[0])) cJSON_ArrayForEach(x, lists[0]) add(x, true);
   for (const char *name : {"bos_token", "eos_token"}) add(bpe_field(config, name), false);
-  for (int i = 2; i < 4; i++) cJSON_ArrayForEach(x, lists[i]) add(x, false);
+  for (int i = 1; i < 3; i++) cJSON_ArrayForEach(x, lists[i]) add(x, false);
   ok = ok && (!root || tokenizer_becomes(t, root, path, error));
   cJSON_Delete(root);
   cJSON_Delete(config);

@@ -676,6 +676,10 @@ TEST(tokenizer_config_adds_tokens,
     tok_expect_ids(&t, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");          // with <|endoftext|>
     tokenizer_free(&t);
   }
+  static const char list[] = "{\"added_tokens_decoder\":[{\"content\":\"<new>\"}],\"eos_token\":[1]}";
+  tok_write(path, list, sizeof list - 1);
+  EXPECT(tokenizer_load_any(&t, dir, &error) && t.vocab_size == next, "a list has no ids: %s", error.text);
+  tokenizer_free(&t);
   cJSON_free(text);
   cJSON_Delete(root);
   free(json.bytes);
