@@ -1092,14 +1092,14 @@ static inline bool tokenizer_becomes(Tokenizer *t, const cJSON *root, const char
   *t = made;
   return true;
 }
-static inline bool bpe_adds(const Tokenizer *t, const char *text) {
-  bool adds = false;
-  for (int i = 0; i < t->added_count && !adds; i++)
-    adds = t->added[i].bytes == strlen(text) && !memcmp(t->bytes + t->added[i].at, text, t->added[i].bytes);
-  return adds;
+static inline const BpeAddedToken *bpe_added_as(const Tokenizer *t, const char *text) {
+  for (const BpeAddedToken *a = t->added; a < t->added + t->added_count; a++)
+    if (a->bytes == strlen(text) && !memcmp(t->bytes + a->at, text, a->bytes)) return a;
+  return NULL;
 }
 // Adds the tokens that tokenizer_config.json in `dir` names and tokenizer.json does not add, as transformers does:
-// those of its list, which have their ids there, and of the vocabulary BOS, EOS and additional ones.
+// those of its list, which have their ids there, and of the vocabulary BOS, EOS and additional ones. Which white space
+// a token takes is what the list says.
 static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *error) {
   char path[4096];
   int64_t bytes = 0;
@@ -1112,16 +1112,24 @@ static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *err
   int32_t next = t->vocab_size;
   bool ok = true;
   const auto add = [&](const cJSON *y, bool listed) {
-    const cJSON *flags = cJSON_IsObject(y) ? y : NULL, *special;
+    const cJSON *flags = cJSON_IsObject(y) ? y : NULL;
     const char *word = cJSON_GetStringValue(flags ? bpe_field(flags, "content") : y);
-    if (!ok || !word || !*word || bpe_adds(t, word)) return;
+    const BpeAddedToken *there = word && *word ? bpe_added_as(t, word) : NULL;
+    const auto flag = [flags](const char *name) { return cJSON_IsTrue(bpe_field(flags, name)) != 0; };
+    const bool other = there && (flag("lstrip") != there->lstrip || flag("rstrip") != there->rstrip ||
+                                 flag("single_word"));
+    if (!ok || !word || !*word || (there && !(listed && other))) return;
     if (!root) {
       root = cJSON_ParseWithLength(t->file, t->file_bytes);
       to = cJSON_GetObjectItemCaseSensitive(root, "added_tokens");
       if (!to) to = cJSON_AddArrayToObject(root, "added_tokens");
       vocab = bpe_field(bpe_field(root, "model"), "vocab");
     }
-    cJSON_ArrayForEach(special, to) if (bpe_says(special, "content", word)) return;
+    cJSON *entry = to->child;
+    while (entry && !bpe_says(entry, "content", word)) entry = entry->next;
+    for (const char *name : {"lstrip", "rstrip", "single_word"})
+      if (entry && there) cJSON_DeleteItemFromObject(entry, name), cJSON_AddBoolToObject(entry, name, flag(name));
+    if (entry) return;
     const cJSON *known = bpe_field(vocab, word);
     if (!known && !listed) return;               // a name alone claims no row of the embedding
     const int32_t id = known ? known->valueint : next++;

@@ -676,10 +676,16 @@ TEST(tokenizer_config_adds_tokens,
     tok_expect_ids(&t, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");          // with <|endoftext|>
     tokenizer_free(&t);
   }
-  static const char list[] = "{\"added_tokens_decoder\":[{\"content\":\"<new>\"}],\"eos_token\":[1]}";
+  static const char list[] = "{\"added_tokens_decoder\":[{\"content\":\"<new>\"}],\"eos_token\":[1]}", strips[] =
+      "{\"added_tokens_decoder\":{\"0\":{\"content\":\"<|endoftext|>\",\"rstrip\":true}}}";
   tok_write(path, list, sizeof list - 1);
   EXPECT(tokenizer_load_any(&t, dir, &error) && t.vocab_size == next, "a list has no ids: %s", error.text);
   tokenizer_free(&t);
+  tok_write(path, strips, sizeof strips - 1);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  tok_write(path, json.bytes, json.count);       // which adds the token, without white space
+  EXPECT(!tokenizer_load_any(&t, dir, &error) && strstr(error.text, "'<|endoftext|>': rstrip must be false"), "%s",
+         error.text);
   cJSON_free(text);
   cJSON_Delete(root);
   free(json.bytes);
