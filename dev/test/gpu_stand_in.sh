@@ -75,7 +75,7 @@ fits() {
 }
 # rehearse PROGRAM ARG...: a program on the emulator, a model's command line at a small size
 rehearse() {
-  local program=$1 model words=()
+  local program=$1 model words=() layers=2
   shift
   model=$(after --model "$@")
   if [ -n "$model" ]; then
@@ -84,12 +84,12 @@ rehearse() {
     while [ $# -gt 0 ]; do
       case $1 in
         --seq_len | --vocab_size | --n_layer | --batch_size) shift ;;
-        --global_batch) words+=(--global_batch 4); shift ;;
+        --global_batch) layers=3; words+=(--global_batch 8); shift ;;         # of two all stay whole anyway
         *) words+=("$1") ;;
       esac
       shift
     done
-    set -- "${words[@]}" --batch_size 1 --seq_len 32 --vocab_size 257 --n_layer 2 --n_embd 64 --n_head 1
+    set -- "${words[@]}" --batch_size 1 --seq_len 32 --vocab_size 257 --n_layer $layers --n_embd 64 --n_head 1
     [[ $model == gpt2* ]] || set -- "$@" --n_kv_head 1 --mlp_width 128
   fi
   # One GPU; two for ranks over NCCL, whose emulated version takes no two on one.
