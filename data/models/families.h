@@ -195,8 +195,18 @@ static const ImportField family_fields[] = {
     {"num_key_value_heads", offsetof(ModelShape, n_kv_head), 1000, false},
     {"head_dim", offsetof(ModelShape, head_size), 1024, false}};
 
+// Gemma 3's sizes, in the order of family_fields, where its files leave them out: transformers writes no defaults of a
+// model that is inside another's config.json.
+static const int64_t family_gemma_sizes[] = {26, 8, 2304, 9216, 262208, 131072, 4, 256};
 static inline bool family_sizes(const ImportConfig *c, const Family *family, ModelShape *m) {
-  for (const ImportField &f : family_fields) if (!import_config_size(c, &f, m)) return false;
+  const int64_t *absent = family_gemma_sizes;
+  for (const ImportField &f : family_fields) {
+    const cJSON *x;
+    if (!import_config_get(c, f.name, &x)) return false;
+    if (!x && family->gemma) *(int64_t *)((char *)m + f.offset) = *absent;
+    else if (!import_config_size(c, &f, m)) return false;
+    absent++;
+  }
   const bool optional = family == &families[0] || family->nanochat;
   if (!m->n_kv_head && !optional && !cJSON_GetObjectItemCaseSensitive(c->root, "num_key_value_heads"))
     return import_config_reject(c, "num_key_value_heads is missing");

@@ -309,6 +309,7 @@ TEST(families_reject_what_they_are_not,
        "model_type is \"gemma3n_text\", expected gpt2"},
       {"gemma3_text", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma4_text\"",
        "model_type is \"gemma4_text\", expected gpt2"},
+      {"gemma3_text", "\"num_attention_heads\": 2,", "", "q_proj.weight is (16,16), expected (64,16)"},    // 8 heads
       {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
       {"smollm3", "    0,", "    1,", NULL},
       {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},
