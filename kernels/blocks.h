@@ -143,11 +143,15 @@ template <int TYPE> static inline void block_expand(const uint8_t *b, float *val
 }
 
 // ---- quantising -----------------------------------------------------------------------------------------------------
+// The largest magnitude of n numbers; NaN if one is not finite, which then the scale of their block says.
+static inline float block_most(const float *x, int n) {
+  float most = 0, none = 0;
+  for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i])), none += x[i] * 0;  // x * 0 is NaN if x is not finite
+  return most + none;
+}
 // 32 numbers as a scale in fp16, the largest magnitude / 127, and 32 signed bytes: ggml's quantize_row_q8_0_ref.
 static inline void block_make_q8_0(uint8_t *to, const float *x) {
-  float most = 0;
-  for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(x[i]));
-  const float d = most / 127, inverse = d != 0 ? 1.0f / d : 0;
+  const float d = block_most(x, 32) / 127, inverse = d != 0 ? 1.0f / d : 0;
   fp16 stored;
   round_to(&stored, d);
   memcpy(to, &stored, 2);
@@ -162,9 +166,7 @@ static inline void block_make_nf4(uint8_t *to, const float *x) {
       -0.8480964004993439f, -0.6106329262256622f, -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
       -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f, 0.2035212516784668f,
       0.2920137718319893f, 0.3893125355243683f, 0.5016634166240692f, 0.6427869200706482f, 0.8614784181118011f};
-  float most = 0;
-  for (int i = 0; i < 64; i++) most = fmaxf(most, fabsf(x[i]));
-  const float inverse = 1.0f / most;
+  const float most = block_most(x, 64), inverse = 1.0f / most;
   memcpy(to, &most, 4);
   for (int i = 0; i < 64; i++) {
     int n = 0;

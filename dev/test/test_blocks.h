@@ -332,7 +332,7 @@ TEST_MPI(kept_made_of_directories, 3,
 }
 TEST(kept_made_equals_others,
      "Q8_0 and NF4 of numbers, blocks of zeros and of one number too, are the bytes of llama.cpp's gguf package and of "
-     "bitsandbytes, and NF4's numbers are bitsandbytes'") {
+     "bitsandbytes, and NF4's numbers are bitsandbytes'; a block with a number that is not finite has none that is") {
   SafetensorsFile f;
   if (!safetensors_open(&f, "dev/fixtures/quantize.safetensors")) die_missing("%s", f.error);
   const SafetensorsTensor *in = safetensors_entry(&f, "in");
@@ -355,6 +355,13 @@ TEST(kept_made_equals_others,
   blocks_read(BLOCK_NF4, read, made, n / 64);
   REQUIRE(values && values->bytes == n * 4, "the fixture has no numbers of NF4");
   EXPECT(!memcmp(read, f.map + values->at, (size_t)values->bytes), "numbers of NF4 are not bitsandbytes'");
+  for (int type : {(int)BLOCK_Q8_0, (int)BLOCK_NF4})
+    for (float none : {NAN, INFINITY, -INFINITY}) {
+      x[5] = none;
+      blocks_make(type, made, x, 64);
+      blocks_read(type, read, made, 1);
+      EXPECT(!isfinite(read[0]) && !isfinite(read[31]), "type %d: a block with %g has finite numbers", type, none);
+    }
   free(x);
   free(read);
   free(made);
