@@ -195,17 +195,20 @@ static const ImportField family_fields[] = {
     {"num_key_value_heads", offsetof(ModelShape, n_kv_head), 1000, false},
     {"head_dim", offsetof(ModelShape, head_size), 1024, false}};
 
-// Gemma 3's sizes, in the order of family_fields, where its files leave them out: transformers writes no defaults of a
-// model that is inside another's config.json.
-static const int64_t family_gemma_sizes[] = {26, 8, 2304, 9216, 262208, 131072, 4, 256};
+// Sizes of classes of text models in models with images, in the order of family_fields: transformers leaves out of a
+// config.json inside another's what is the class's default.
+static const struct { const char *model_type; int64_t size[8]; } family_absent[] = {
+    {"gemma3_text", {26, 8, 2304, 9216, 262208, 131072, 4, 256}},
+    {"mistral", {32, 32, 4096, 14336, 32000, 131072, 8, 0}},
+    {"ministral3", {34, 32, 4096, 14336, 131072, 262144, 8, 128}}};
 static inline bool family_sizes(const ImportConfig *c, const Family *family, ModelShape *m) {
-  const int64_t *absent = family_gemma_sizes;
+  const int64_t *absent = NULL;
+  for (const auto &x : family_absent) if (!strcmp(x.model_type, family->model_type)) absent = x.size;
   for (const ImportField &f : family_fields) {
-    const cJSON *x;
-    if (!import_config_get(c, f.name, &x)) return false;
-    if (!x && family->gemma) *(int64_t *)((char *)m + f.offset) = *absent;
+    const bool there = cJSON_GetObjectItemCaseSensitive(c->root, f.name);
+    if (absent && !there) *(int64_t *)((char *)m + f.offset) = *absent;
     else if (!import_config_size(c, &f, m)) return false;
-    absent++;
+    absent += absent != NULL;
   }
   const bool optional = family == &families[0] || family->nanochat;
   if (!m->n_kv_head && !optional && !cJSON_GetObjectItemCaseSensitive(c->root, "num_key_value_heads"))

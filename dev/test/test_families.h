@@ -310,6 +310,7 @@ TEST(families_reject_what_they_are_not,
       {"gemma3_text", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma4_text\"",
        "model_type is \"gemma4_text\", expected gpt2"},
       {"gemma3_text", "\"num_attention_heads\": 2,", "", "q_proj.weight is (16,16), expected (64,16)"},    // 8 heads
+      {"ministral3", "\"num_hidden_layers\": 1,", "", "model.layers.1.input_layernorm.weight is missing"},     // of 34
       {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
       {"smollm3", "    0,", "    1,", NULL},
       {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},
