@@ -315,11 +315,17 @@ static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t 
     at += (t[i].bytes + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;
   }
 }
-static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weights) {
+// A weight that fp16, or a scale in fp16, would make infinite is an error.
+static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weights, Error *error) {
+  const float fp16_most = 65504, most = t->ggml == gguf_kinds[GGUF_F16].ggml ? fp16_most :
+                                        t->ggml == gguf_kinds[GGUF_Q8_0].ggml ? 127 * fp16_most : INFINITY;
   Tensor x;
   if (!safetensors_find(weights, t->param->name, F32, &x)) return false;
-  for (int64_t r = 0; r < t->rows; r++, liveness_progress())
-    gguf_write_row(f, (const float *)x.data + gguf_row(t, r) * t->cols, t->cols, t->ggml);
+  for (int64_t r = 0; r < t->rows; r++, liveness_progress()) {
+    const float *row = (const float *)x.data + gguf_row(t, r) * t->cols, here = block_most(row, (int)t->cols);
+    REJECT(here > most, "%s has a weight of %g, which fp16 does not hold: --export_gguf f32 or bf16 does", t->name, here);
+    gguf_write_row(f, row, t->cols, t->ggml);
+  }
   gguf_pad(f, t->bytes);
   return true;
 }
@@ -329,6 +335,7 @@ bool gguf_write(const char *path, const char *weights, const ParamTable *table, 
   float factor[ROPE_HEAD_MAX / 2];
   SafetensorsFile in;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
+  error->text[0] = 0;
   REJECT(!safetensors_open(&in, weights), "%.900s", in.error);
   int params;
   Param *param = params_of_shape(table, s, &params);
@@ -344,11 +351,11 @@ bool gguf_write(const char *path, const char *weights, const ParamTable *table, 
     gguf_pad(f, ftello(f));
     fwrite(factor, sizeof *factor, (size_t)factors, f);
     gguf_pad(f, 4 * factors);
-    for (int i = 0; ok && i < count; i++) ok = gguf_data(f, &t[i], &in);
+    for (int i = 0; ok && i < count; i++) ok = gguf_data(f, &t[i], &in, error);
     ok = ok && !ferror(f) && !fflush(f) && file_sync(fileno(f), temporary);
     ok = !fclose(f) && ok && file_rename(temporary, path);
   }
-  if (!ok)
+  if (!ok && !error->text[0])
     fail(error, "cannot write %.400s: %.500s", path, in.error[0] ? in.error : strerror(errno));
   if (!ok && f) unlink(temporary);
   free(t);

@@ -616,7 +616,7 @@ TEST(cli_sample_only_needs_no_data,
 
 TEST(cli_export_hf_is_whole_or_told,
      "--export_hf into a directory with files: they stay; if none can be made: rejected before training; full: one "
-     "line, exit code 3, no model.safetensors") {
+     "line, exit code 3, no model.safetensors; nor a GGUF in fp16 of weights beyond it") {
   CliRun r;
   char options[700], line[900];
   cli_write(cli_path("file"), "x", 1);
@@ -643,6 +643,11 @@ TEST(cli_export_hf_is_whole_or_told,
   }
   const int names = cli_names(cli_path("export"), "");
   EXPECT(names == 6, "%d names in the export, must be 6", names);
+  CLI_RUN(&r, "%s %s --max_steps 1 --lr 1000 --lr_scale '*=100' --warmup 0 --eval_every -1 --sample_tokens 0 "
+          "--export_gguf f16 --out %s", cli_program(), cli_small(), cli_path("large"));
+  EXPECT(r.code == EXIT_MISSING && strstr(r.text, "which fp16 does not hold: --export_gguf f32 or bf16 does") &&
+             !cli_names(cli_path("large"), "model.gguf"), "exit code %d:\n%.3000s", r.code, r.text);
+  cli_free(&r);
   cli_need_mount_namespace();
   CLI_RUN(&r, "unshare -m sh -c 'mount -t tmpfs -o size=64k tmpfs %s && %s %s --max_steps 2 --out %s --export_hf %s; "
           "code=$?; ls -A %s | sed s/^/left:/; exit $code'", cli_path("mnt"), cli_ranks(2), cli_small(),
