@@ -216,17 +216,22 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
   const bool text = o->data_as == OPT_data_as_text;
   const bool chats = data_is_chats(data, text) || encode_is_packed(data, text) || data_is_packed_whole(o);
-  const bool asks = o->sample_only && !o->eval[0];
-  if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
+  const bool asks = o->sample_only && !o->eval[0], resumes = s->resume && !o->data[0];
+  if (!chats && !asks && !resumes && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const bool named = strcmp(o->chat_template, "auto") && strcmp(o->chat_template, "model");
   cJSON *json = s->text ? cJSON_ParseWithLength(s->text, (size_t)s->text_bytes) : NULL;          // s->json is not yet
   const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "chat"), *published = start_published(s);
+  start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
+  const bool had = kept || chat_template_text(recorded);         // its --data is not known yet
+  if (!chats && !asks && !had && o->prompt_as != OPT_prompt_as_user) {
+    cJSON_Delete(json);
+    return;
+  }
   if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
   char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, &s->chat_why);
   if (!words && s->chat_why.code) *error = s->chat_why;
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
-  start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
   const bool ours = chat_template_text(recorded) && !kept;       // written by a version that knew templates by name
   const char *name = named ? o->chat_template : ours && !words ? recorded : NULL;
   if (ours && words && !named) snprintf(s->chat_before, sizeof s->chat_before, "%.31s", recorded);

@@ -1093,8 +1093,9 @@ static inline bool tokenizer_becomes(Tokenizer *t, const cJSON *root, const char
   return true;
 }
 static inline const BpeAddedToken *bpe_added_as(const Tokenizer *t, const char *text) {
+  const size_t n = strlen(text);
   for (const BpeAddedToken *a = t->added; a < t->added + t->added_count; a++)
-    if (a->bytes == strlen(text) && !memcmp(t->bytes + a->at, text, a->bytes)) return a;
+    if (a->bytes == n && !memcmp(t->bytes + a->at, text, n)) return a;
   return NULL;
 }
 // Adds the tokens that tokenizer_config.json in `dir` names and tokenizer.json does not add, as transformers does:

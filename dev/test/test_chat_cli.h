@@ -32,8 +32,8 @@ TEST_WAITS(cli_chat_runs_and_resumes,
   cli_find_process(1, true);
   cli_wait(&r, CLI_LIMIT_S);
   cli_free(&r);
-  CLI_RUN(&r, "%s %s --max_steps 6 --save_every -1 "
-          "--resume --out %s", cli_ranks(3), chat_cli_model(), cli_path("killed"));
+  CLI_RUN(&r, "%s --max_steps 6 --save_every -1 --cache= --save_model --resume --out %s", cli_ranks(3),
+          cli_path("killed"));
   cli_expect_done(&r, "resumed");
   cli_free(&r);
   int64_t n[2];
