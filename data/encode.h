@@ -180,6 +180,7 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
   const int64_t each = ENCODE_SAMPLE_BYTES / files->count + 1;
   uint8_t *sample = (uint8_t *)data_alloc(ENCODE_SAMPLE_BYTES + (size_t)files->count, 1);
   int64_t n = 0, got = 1;
+  Error wrong = {};                              // of the first line that is no text
   for (int i = 0; i < files->count; i++) {
     TextStream s;
     const int64_t begin = n;
@@ -188,12 +189,15 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
     if (got >= 0 && s.kind != TEXT_ROWS &&
         !text_check(files->name[i], sample + begin, (size_t)(n - begin), encode_want(o, s.kind), &looks, e)) got = -1;
     if (s.kind == TEXT_JSONL) {                  // whole lines, as their texts, which are shorter
-      int64_t to = begin;
+      int64_t to = begin, line = 0;
       for (int64_t at = begin; at < n;) {
         const uint8_t *newline = (const uint8_t *)memchr(sample + at, '\n', (size_t)(n - at));
         Error fault = {};
         char *text = newline ? encode_line(sample + at, (size_t)(newline - sample - at), o->chat.fields, &fault) : NULL;
         at = newline ? newline - sample + 1 : n;
+        line++;
+        if (newline && !text && !wrong.text[0])
+          fail_with(&wrong, EXIT_MISSING, "%s, line %lld: %s", files->name[i], (long long)line, fault.text);
         const size_t bytes = text ? strlen(text) : 0;
         if (text) memcpy(sample + to, text, bytes), to += (int64_t)bytes;
         if (text) sample[to++] = '\n';
@@ -207,7 +211,10 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
   }
   if (n) tokenizer_train(t, sample, (size_t)n, o->vocab_size, o->threads);
   free(sample);
-  return n || fail_with(e, EXIT_MISSING, "%s: there is no text to train a tokenizer on", files->name[0]);
+  if (n) return true;
+  if (!wrong.text[0]) fail_with(&wrong, EXIT_MISSING, "%s: there is no text to train a tokenizer on", files->name[0]);
+  *e = wrong;
+  return false;
 }
 
 // ================================================================================================ 2 writing

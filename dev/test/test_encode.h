@@ -284,6 +284,11 @@ TEST(encode_names_what_is_wrong,
     snprintf(command, sizeof command, "ls %s/train_*.bin > /dev/null 2>&1", out);
     EXPECT(system(command), "%s: a shard is taken for whole", row.name);
   }
+  const char *none = "{\"text\": \"a\\u0000\"}\n";          // no line is a text to train a tokenizer on
+  cli_write(cli_path("x.jsonl"), none, strlen(none));
+  snprintf(out, sizeof out, "%s/none", test_tmp());
+  EncodeOptions alone = encode_options(out, cli_path("x.jsonl"), 2);
+  EXPECT(!encode_run(&alone, &e) && strstr(e.text, "x.jsonl, line 1: it has a NUL"), "%s", e.text);
   CliRun r;
   CLI_RUN(&r, "%s --encode %s", cli_program(), cli_path("o"));
   EXPECT(r.code == EXIT_USAGE && strstr(r.text, "--encode OUT FILE... encodes texts: name files"), "%s", r.text);
