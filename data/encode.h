@@ -23,7 +23,8 @@
 // one thread encodes; that a cut keeps from the end of what is in memory.
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
        ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows cut at a time; the longest line
-       ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // a thread's share of a block; samples of a file
+       ENCODE_THREAD_BYTES = 2 << 20,            // a thread's share of a block
+       ENCODE_WHOLE_BYTES = 64 << 20, ENCODE_SAMPLES = 16 };         // inputs hashed whole; beyond, samples of a file
 
 // ================================================================================================ 1 inputs
 // Adds the text files of a directory to `to`. Files named val... are added to `held` instead, and files named test...
@@ -760,8 +761,8 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
   free(block);
   return ok;
 }
-// Sets c->hash to a hash of all input of the encoding except the tokenizer: names, sizes, times and samples of the
-// files, and the options.
+// Sets c->hash to a hash of all input of the encoding except the tokenizer: names, sizes, times, bytes (of large
+// files samples) and the options.
 static inline bool encode_inputs_hash(Encoding *c, Error *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
@@ -781,7 +782,8 @@ static inline bool encode_inputs_hash(Encoding *c, Error *e) {
       const Encoding::EncodeSeen is = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
       c->hash = data_hash(data_hash(c->hash, base, strlen(base)), &is, sizeof is);
       const int fd = open(names->name[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-      const bool read = fd >= 0 && file_hash_blocks(fd, 0, st.st_size, ENCODE_SAMPLES, &c->hash);
+      const int64_t some = ENCODE_SAMPLES, most = c->all_bytes + st.st_size <= ENCODE_WHOLE_BYTES ? INT64_MAX : some;
+      const bool read = fd >= 0 && file_hash_blocks(fd, 0, st.st_size, most, &c->hash);
       if (!read) fail_with(e, EXIT_MISSING, "cannot read %s: %s", names->name[i], strerror(errno));
       if (fd >= 0) close(fd);
       if (!read) return false;
