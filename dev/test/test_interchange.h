@@ -851,9 +851,11 @@ TEST_MPI(import_export_any_ranks, 3,
 }
 
 // Writes the tensors of hf_tiny as DIR/model-0000K-of-00002.safetensors, those with odd numbers in the second, and
-// `index`, in which %s takes the weight_map, as DIR/model.safetensors.index.json.
-static inline void corpora_write_shards(const char *dir, const char *index) {
+// `index`, in which %s takes the weight_map, as DIR/model.safetensors.index.json. twice: the second has the first's
+// first tensor, too, as torch.compile names it.
+static inline void corpora_write_shards(const char *dir, const char *index, bool twice = false) {
   static IxModel whole, part;
+  static char twin[200];
   static char map[1 << 15], text[1 << 16];
   char path[1024], name[64];
   size_t n = 0;
@@ -865,6 +867,12 @@ static inline void corpora_write_shards(const char *dir, const char *index) {
       part.tensor[part.count] = whole.tensor[i];
       part.data[part.count++] = whole.data[i];
       n += (size_t)snprintf(map + n, sizeof map - n, "%s\"%s\": \"%s\"", n ? ", " : "", whole.tensor[i].name, name);
+    }
+    if (twice && k) {
+      snprintf(twin, sizeof twin, "_orig_mod.%s", whole.tensor[0].name);
+      part.tensor[part.count] = whole.tensor[0], part.tensor[part.count].name = twin;
+      part.data[part.count++] = whole.data[0];
+      n += (size_t)snprintf(map + n, sizeof map - n, ", \"%s\": \"%s\"", twin, name);
     }
     ix_save(&part, ix_path(path, dir, name), NULL);
   }
@@ -918,6 +926,8 @@ TEST(corpora_sharded_weights,
   }
   cli_expect_same_series("whole and in shards", cli_path("out0"), cli_path("out1"), 2);
   cli_expect_same_file("whole and in shards", cli_path("whole/model.safetensors"), cli_path("parts/model.safetensors"));
+  corpora_write_shards(dir, "{\"weight_map\": {%s}}", true);
+  ix_rejected(dir, " is in ", " too, but for what was put into the names", NULL);
   unlink(ix_path(path, dir, "model-00002-of-00002.safetensors"));
   ix_rejected(dir, "model-00002-of-00002.safetensors: this shard", "No such file", "fetch it");
   tok_write(path, corpora_pointer, strlen(corpora_pointer));
