@@ -411,9 +411,12 @@ static int64_t prompts_read(const Options *o, char ***text, Error *error) {
   *text = NULL;
   if (!all) fail(error, "--prompts: cannot read %.900s: %s", o->prompts, file_get_fault());
   if (!all) return -1;
-  for (char *line = all, *end; line < all + bytes; line = end + 1) {
+  if (!strncmp(all, "\xef\xbb\xbf", 3)) memmove(all, all + 3, (size_t)(bytes -= 3) + 1);  // a byte order mark
+  for (char *line = all, *end, *next; line < all + bytes; line = next) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
     if (!end) end = all + bytes;
+    next = end + 1;
+    if (end > line && end[-1] == '\r') end--;     // of a line that ends as on Windows
     *end = 0;
     *text = (char **)bpe_resize(*text, (size_t)count + 1, sizeof **text);
     Error fault;

@@ -221,7 +221,8 @@ static inline char *generate_file(const char *dir, const char *name) {
 TEST(generate_prompts_are_the_same,
      "--prompts: 1 to 4 ranks and any number of texts at once write the same samples.jsonl, whose first text is "
      "--prompt's; a text ends at a stop text, which is left out; it says where the positions end, tokens/s and "
-     "the time to the first token; what is no file of prompts is rejected") {
+     "the time to the first token; a byte order mark and CR LF are no text; what is no file of prompts is "
+     "rejected") {
   char options[2048], *first = NULL;
   static const char lines[] = "{\"prompt\":\"the fox\"}\n{\"prompt\":\"\\\"a\\nb\\\"\"}\n{\"prompt\":\"\"}\n"
                               "{\"prompt\":\"one two three\"}\n{\"prompt\":\"the\"}\n";
@@ -251,6 +252,13 @@ TEST(generate_prompts_are_the_same,
   const char *made = cJSON_GetStringValue(cJSON_GetObjectItem(line, "text"));
   REQUIRE(made && strlen(made) > 12 && strstr(first, "\"tokens\":24,\"end\":\"length\"}\n"),
           "samples.jsonl starts '%.300s'", first);
+  cli_write(cli_path("p.txt"), "\xef\xbb\xbfthe fox\r\n", 12);
+  CLI_RUN(&r, "rm -rf %s; %s %s --prompts %s --out %s", cli_path("many"), cli_program(), options, cli_path("p.txt"),
+          cli_path("many"));
+  cli_free(&r);
+  char *windows = generate_file(cli_path("many"), "samples.jsonl");
+  EXPECT(!strncmp(windows, first, strlen(windows)), "a line that ends as on Windows gives '%s'", windows);
+  free(windows);
   CLI_RUN(&r, "%s %s --prompt 'the fox' --out %s", cli_ranks(2), options, cli_path("one"));
   char *one = generate_file(cli_path("one"), "sample.txt");
   EXPECT(!strncmp(one, "the fox", 7) && !strcmp(one + 7, made), "--prompt made '%s', --prompts '%s'", one, made);
