@@ -76,7 +76,8 @@ bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const voi
              "their names", s->shard[k].path, safetensors_quoted(f->by_name[i]->name).text);
     for (int i = 0, first = k; i < f->count; i++)
       REJECT(set_entry(s, f->by_name[i]->name, &first) && first != k, "%s: tensor %s is in %s too, but for what was "
-             "put into the names", s->shard[k].path, safetensors_quoted(f->by_name[i]->name).text, s->shard[first].path);
+             "put into the names", s->shard[k].path, safetensors_quoted(f->by_name[i]->name).text,
+             s->shard[first].path);
   }
   return true;
 }
