@@ -49,6 +49,8 @@ TEST(cli_rejects_bad_options, "each wrong option: one clear line, once for all r
       {2, "--global_batch 8 --grad_accum 3", 2,
        "--global_batch 8 is not batch_size 2 x 2 ranks x grad_accum 3: leave --grad_accum out"},
       {2, "--gamma 0.5 --schedule cosine", 2, "--gamma belongs to --schedule step, not to cosine"},
+      {0, "--keep_best --save_every -1", 2, "--keep_best keeps a checkpoint, and --save_every -1 saves none: ..."},
+      {0, "--keep_best --eval_every -1", 2, "--keep_best keeps what validated best, and --eval_every -1 ..."},
       {2, "--no_cuda --device cuda", 2, "--no_cuda and --device cuda exclude each other"},
       {2, "--comm nccl --device cpu", 2, "--comm nccl needs --device cuda"},
       {0, "--graph on --device cpu", 2, "--graph on needs --device cuda: a CPU has nothing to capture"},

@@ -239,6 +239,11 @@ static bool report_reject(const Options *o, Error *error) {
          !(o->save_model || o->export_hf[0] || o->export_gguf != OPT_export_gguf_off)), "--%s generates nothing with "
          "--sample_tokens 0%s: give their number, like --sample_tokens 64", o->interactive ? "interactive" :
          "sample_only", o->given[OPT_sample_tokens] ? "" : ", which the checkpoint's run had");
+  const bool keeps_best = o->given[OPT_keep_best] && o->keep_best && run_trains(o);
+  REJECT(keeps_best && o->save_every < 0, "--keep_best keeps a checkpoint, and --save_every -1 saves none: leave one "
+         "of them out");
+  REJECT(keeps_best && o->eval_every < 0, "--keep_best keeps what validated best, and --eval_every -1 validates "
+         "nothing: leave one of them out");
   REJECT(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REJECT(o->show_chats && (o->eval_only || o->sample_only), "--show_chats ends when it has printed: leave --eval_only "
          "and --sample_only out");
