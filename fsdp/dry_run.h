@@ -14,7 +14,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
                                       "weights outside the blocks", "sum of a round", "staging in",
                                       "updates", "scratch of Newton-Schulz"};
-  const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
+  const size_t slot = f->lay.grad_slot_bytes, sums = fsdp_sums_bytes(f, f->lay.sum_numel), own = f->lay.pool_bytes;
   const size_t staging = f->lay.part[WORK_STAGING].bytes;
   const char *const work = fsdp_work(f, f->lay.part[WORK_STAGING].at);
   p->pool[POOL_ACTS] = PoolSpace{own, SIZE_MAX, true};
@@ -31,7 +31,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
     for (int k = 0, parts = pool_buffers(f, i); k < parts; k++, at++)
       placement_fix(p, names[i], k, POOL_ACTS, *at, f->lay.pool[i] / (size_t)parts, f->mem.pool + *at);
   for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
-    const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
+    const size_t at = fsdp_sums_bytes(f, fsdp_sums_before(f, s)), end = fsdp_sums_bytes(f, fsdp_sums_before(f, s + 1));
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
   }
 }

@@ -126,6 +126,14 @@ static inline bool stage_shard_lies_in_whole(const Fsdp *f) {
   const bool read_before = c->wire_dtype != F32 || c->comm == COMM_NCCL;
   return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MAX));
 }
+// With one rank and one microbatch the sum of a block's gradients is one contribution, rounded to the wire's dtype: it
+// is stored as that, in bf16, where backward writes it, and no op copies it. AdamW on masters in two halves reads bf16.
+static inline bool grads_are_lone(const Fsdp *f) {
+  const FsdpConfig *c = &f->cfg;
+  return f->mesh.world == 1 && !c->comms_of_one && c->microbatches == 1 && !c->local && c->wire_dtype == BF16 &&
+         c->param_dtype == BF16 && c->fp8 == FP8_OFF && c->offload == OFFLOAD_NONE &&
+         c->optimizer == OPTIMIZER_ADAMW && !f->lay.adapters;
+}
 // With one rank the sum is the rank's own gradient. If reduce_dtype is fp32, backward writes gradients directly
 // into the gradient shard and adds those of later microbatches there. Two kinds of gradients must be complete before
 // they are added: those that one microbatch already adds up (stage 0, over the head's chunks), and those of a device
@@ -135,7 +143,7 @@ static inline GradHome stage_grad_home(const Fsdp *f, int s) {
   const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
   const bool once = c->local || c->microbatches == 1, adds = s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl;
   if (!f->lay.stage[s].trains || !fsdp_trains(f)) return GRADS_NONE;
-  if (one && (once || adds)) return GRADS_IN_SHARD;
+  if ((one && (once || adds)) || (s && grads_are_lone(f))) return GRADS_IN_SHARD;
   if (s && !c->local) return GRADS_IN_SLOT;
   return stage_shard_lies_in_whole(f) ? GRADS_SHARD_IN_WHOLE : GRADS_WHOLE;
 }
@@ -192,8 +200,13 @@ static inline void fsdp_cut_rounds(Fsdp *f, int64_t chunk) {
     f->lay.stage[u->stage].rounds += u->rounds;
   }
 }
+// Bytes of elements of separate gradient shards.
+static inline size_t fsdp_sums_bytes(const Fsdp *f, int64_t elements) {
+  return (size_t)elements * dtype_bytes(f->lay.sum_dtype);
+}
 // Decides for every stage where its gradient is, whether it is staged, and where its units' gradient shards start.
 static inline void fsdp_layout_reductions(Fsdp *f) {
+  f->lay.sum_dtype = grads_are_lone(f) ? BF16 : F32;
   for (int i = 0; i < f->lay.stages; i++) {
     Stage *s = &f->lay.stage[i];
     s->grads = stage_grad_home(f, i);
@@ -504,7 +517,7 @@ void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, (size_t)f->lay.second_numel * moment, &f->shards.v);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_LANDING, (size_t)f->lay.owned.slots * f->lay.owned.host_bytes,
                  &f->muon.host);
-  const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
+  const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * fsdp_sums_bytes(f, f->lay.sum_numel);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->shards.grads);
   // An offloaded optimizer also needs host memory for two units' parameters that are copied to the device, for the
   // norm's limbs, and for largest magnitudes and scales of E4M3. A round's sum on the device is in the pool.

@@ -271,7 +271,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
     char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD
-                      ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
+                      ? (char *)f->shards.grads + fsdp_sums_bytes(f, f->lay.unit[u].sum_base + c->state_at)
                       : fsdp_work(f, fsdp_unit_grads_at(f, u, buffer) + c->grad_at * b);
     int64_t at = 0;                              // parameters are in a piece in their order
     for (int p = 0; p < f->lay.params && piece_trains(c); p++) {
@@ -314,9 +314,10 @@ Tensor fsdp_grad(Fsdp *f, int p) {
   const Unit *u = &f->lay.unit[q->unit];
   const GradHome home = f->lay.stage[u->stage].grads;
   const Piece *c = &u->piece[q->piece];
-  const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : F32;
+  const Dtype dtype = home == GRADS_IN_SLOT ? f->cfg.wire_dtype : home == GRADS_IN_SHARD ? f->lay.sum_dtype : F32;
   char *data = NULL;
-  if (!x->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
+  if (!x->frozen && home == GRADS_IN_SHARD)
+    data = (char *)f->shards.grads + fsdp_sums_bytes(f, u->sum_base + c->state_at + q->in_piece);
   else if (!x->frozen) {
     const int buffer = grads_are_whole(home) ? fsdp_grad_buffer(f, u->stage) : f->reduce.buffer;
     data = fsdp_work(f, fsdp_unit_grads_at(f, q->unit, buffer) +

@@ -21,8 +21,18 @@ static inline Tensor fsdp_piece_moment(const Fsdp *f, ShardState state, int u, i
   const bool has = at && c->moments >= (state == STATE_V ? 2 : 1);
   return tensor_of(has ? at + (size_t)first * dtype_bytes(dtype) : NULL, dtype, c->numel);
 }
+// This rank's part of the gradient of piece i of unit u. data is NULL if the piece is frozen.
+static inline Tensor fsdp_piece_grad(const Fsdp *f, int u, int i) {
+  const Unit *q = &f->lay.unit[u];
+  const Piece *c = &q->piece[i];
+  if (!piece_trains(c)) return Tensor{};
+  if (f->lay.stage[q->stage].grads == GRADS_SHARD_IN_WHOLE) return tensor_of(fsdp_own_gradient(f, u, i), F32, c->numel);
+  char *const all = (char *)f->shards.grads;
+  return tensor_of(all ? all + fsdp_sums_bytes(f, q->sum_base + c->state_at) : NULL, f->lay.sum_dtype, c->numel);
+}
 // Where this rank's part of piece i of unit u is in an fp32 state. NULL if it is not there: a frozen piece has only
-// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32, nor a moment in bf16.
+// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32, nor a moment or a
+// gradient in bf16.
 static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
@@ -30,9 +40,8 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   float *const master = f->shards.master;
   if (state == STATE_MASTER && c->has_master) return master ? master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->like->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
-  if (state == STATE_GRAD && !piece_trains(c)) return NULL;
-  if (state == STATE_GRAD && f->lay.stage[q->stage].grads == GRADS_SHARD_IN_WHOLE) return fsdp_own_gradient(f, u, i);
-  if (state == STATE_GRAD) return f->shards.grads ? f->shards.grads + q->sum_base + c->state_at : NULL;
+  const Tensor grad = state == STATE_GRAD ? fsdp_piece_grad(f, u, i) : Tensor{};
+  if (state == STATE_GRAD) return grad.dtype == F32 ? (float *)grad.data : NULL;
   return f->cfg.moment_dtype == F32 ? (float *)fsdp_piece_moment(f, state, u, i).data : NULL;
 }
 // The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
@@ -67,7 +76,8 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
 static inline Tensor fsdp_own_state(const Fsdp *f, ShardState state, int p, Span run) {
   const ParamPlace *q = &f->lay.place[p];
   if (state == STATE_MASTER) return fsdp_own_stored(f, p, run);
-  const Tensor piece = state == STATE_GRAD ? Tensor{} : fsdp_piece_moment(f, state, q->unit, q->piece);
+  const Tensor piece = state == STATE_GRAD ? fsdp_piece_grad(f, q->unit, q->piece)
+                                           : fsdp_piece_moment(f, state, q->unit, q->piece);
   if (!piece.data) return Tensor{};
   return tensor_of((char *)piece.data + (size_t)run.in_piece * dtype_bytes(piece.dtype), piece.dtype, run.numel);
 }
@@ -104,8 +114,9 @@ bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_tr
 int fsdp_stage_of_gradient(const Fsdp *f, const void *p, uint64_t *round) {
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
-      const float *g = fsdp_piece_state(f, STATE_GRAD, u, i);
-      if (!g || (const float *)p < g || (const float *)p >= g + f->lay.unit[u].piece[i].numel) continue;
+      const Tensor g = fsdp_piece_grad(f, u, i);
+      const char *from = (const char *)g.data, *at = (const char *)p;
+      if (!from || at < from || at >= from + (size_t)numel(g) * dtype_bytes(g.dtype)) continue;
       *round = f->reduce.stage_round0[f->lay.unit[u].stage];
       return f->lay.unit[u].stage;
     }
@@ -121,7 +132,7 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Span run) {
 // Adds the squares of this rank's gradient shards to limbs: of shards with memory of their own, and of shards that are
 // part of a whole gradient.
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
-  if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, F32, f->lay.sum_numel));
+  if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, f->lay.sum_dtype, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].grads == GRADS_SHARD_IN_WHOLE; i++)
       if (piece_trains(&f->lay.unit[u].piece[i]))

@@ -74,7 +74,7 @@ struct Unit {
 };
 // Where backward writes a stage's gradient.
 //   in shard   into the gradient shard itself, because this rank is the only one: there is no reduction. Later
-//              microbatches are added there
+//              microbatches are added there, in fp32 (sum_dtype)
 //   in slot    into one of two slots, which blocks take alternately, in reduce_dtype, once per microbatch
 //   whole      into the stage's own fp32 buffer, because backward adds to it: for each chunk of the head's rows, or for
 //              each microbatch
@@ -192,6 +192,7 @@ struct FsdpLayout {
   bool blocks_in_root;                           // --wrap put parameters of blocks into stage 0
   bool adapters;                                 // LoRA: these train, and what they adapt does not
   int64_t state_numel, sum_numel;                // of all units: elements of a moment; of separate gradient shards
+  Dtype sum_dtype;                               // of separate gradient shards: F32, or BF16 (grads_are_lone)
   int64_t second_numel;                          // of all units: elements of the second moment
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters
   int64_t chunk_numel;                           // elements of every owner's shard in one round, at most

@@ -96,7 +96,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   Tensor param = tensor_of(q->has_master && q->like->dtype != F8 ? params + q->shard_at : NULL, q->like->dtype, n);
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   const Tensor m = fsdp_piece_moment(f, STATE_M, u, i), v = fsdp_piece_moment(f, STATE_V, u, i);
-  Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
+  const Tensor grad = fsdp_piece_grad(f, u, i);
   const int64_t chunk = layers_chunk(f, n);
   // The whole piece at once; parameter by parameter where random numbers are counted by their elements.
   const bool whole = f->cfg.moment_dtype == F32;

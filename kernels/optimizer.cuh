@@ -24,7 +24,7 @@
 //                          (master.cuh); param.data NULL: the master is the parameter. Or master (n) is low16: then
 //                          param is bf16 and holds the upper half of p, and master the lower half
 //   m, v (n)               both fp32 or both bf16
-//   momentum, grad (n)     fp32
+//   momentum, grad (n)     fp32; grad of norm_accumulate, and of adamw_update with a low16 master, also bf16
 #pragma once
 #include "master.cuh"
 #include "norm.h"
@@ -61,7 +61,7 @@ void adamw_update(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tenso
         (long long)numel(v), (long long)numel(grad));
   CHECK(m.dtype == v.dtype && (m.dtype == F32 || m.dtype == BF16), "adamw_update: m is %s, v %s", dtype_name(m.dtype),
         dtype_name(v.dtype));
-  CHECK_DTYPE(grad, F32);
+  if (master.dtype != LOW16 || grad.dtype != BF16) CHECK_DTYPE(grad, F32);
   CALL_OP(c, optimizer, adamw_update, param, master, m, v, grad, a);
 }
 
@@ -77,9 +77,9 @@ void sgd_update(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor gra
   CALL_OP(c, optimizer, sgd_update, param, master, momentum, grad, a);
 }
 
-// Adds the squares of grad (n) fp32 to limbs[NORM_LIMBS], whose carries it leaves (norm_carry).
+// Adds the squares of grad (n), fp32 or bf16, to limbs[NORM_LIMBS], whose carries it leaves (norm_carry).
 void norm_accumulate(Ctx *c, int64_t *limbs, Tensor grad) {
-  CHECK_DTYPE(grad, F32);
+  if (grad.dtype != BF16) CHECK_DTYPE(grad, F32);
   CALL_OP(c, optimizer, norm_accumulate, limbs, grad);
 }
 // Adds the squares of now - before, both (n) fp32, to limbs[NORM_LIMBS].
@@ -94,13 +94,13 @@ void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
 
 #if (PART_CPU || PART_CUDA) && FAMILY(optimizer)
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
-// S: of the moments.
-template <class T, class M, bool CAST, class S> struct AdamwOp {
+// S: of the moments. G: of the gradient.
+template <class T, class M, bool CAST, class S, class G> struct AdamwOp {
   typedef AdamwFactors Factors;
   T *param;
   M *master;
   S *m, *v;
-  const float *grad;
+  const G *grad;
   AdamwArgs args;
   const StepState *state;
   LANES_OF Factors factors() const { return adamw_factors(state, args); }
@@ -129,15 +129,16 @@ template <class T, class M, bool CAST, class S> struct AdamwOp {
 };
 // Five blocks fit into an SM's registers. Without a bound ptxas also aims at five blocks for fp32 parameters with
 // masters, and spills.
-template <class S, class T, class M, bool CAST>
+template <class S, class T, class M, bool CAST, class G = float>
 static void adamw_run(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  const AdamwOp<T, M, CAST, S> op = {param, (M *)master.data, (S *)m.data, (S *)v.data, (const float *)grad.data, a,
-                                     c->state};
+  const AdamwOp<T, M, CAST, S, G> op = {param, (M *)master.data, (S *)m.data, (S *)v.data, (const G *)grad.data, a,
+                                        c->state};
   flat_by<CAST && sizeof(T) == 4 ? 4 : 5>(c, op, numel(master), param, op.master, op.m, op.v, op.grad);
 }
 template <class S>
 static void adamw_of(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  if (master.dtype == LOW16) adamw_run<S, bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
+  if (grad.dtype == BF16) adamw_run<S, bf16, low16, true, bf16>(c, (bf16 *)param.data, master, m, v, grad, a);
+  else if (master.dtype == LOW16) adamw_run<S, bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
   else if (!param.data) adamw_run<S, float, float, false>(c, (float *)master.data, master, m, v, grad, a);
   else DISPATCH(param.dtype, T, adamw_run<S, T, float, true>(c, (T *)param.data, master, m, v, grad, a));
 }
@@ -264,16 +265,21 @@ static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
   else for (int64_t i = 0; i < n; i++) norm_add_one(limbs, g[i]);
 }
 // Adds the squares of x to limbs; with CHANGE the squares of x - less.
-template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const float *x, const float *less, int64_t n) {
+template <bool CHANGE, class T> static void norm_range(Ctx *c, int64_t *limbs, const T *x, const T *less, int64_t n) {
   parallel(n > 8 * NORM_BLOCK ? c->threads : 1, [=](int thread, int threads) {
     alignas(64) float change[NORM_BLOCK];
     int64_t mine[NORM_LIMBS] = {};
     const ThreadShare share = thread_share(n, NORM_BLOCK, thread, threads);
     for (int64_t at = share.begin; at < share.end; at += NORM_BLOCK) {
       const int64_t count = n - at < NORM_BLOCK ? n - at : NORM_BLOCK;
-      for (int64_t i = 0; CHANGE && i < count; i += VF)
-        vf_store(change + i, vf_sub(vf_load_n(x + at + i, count - i), vf_load_n(less + at + i, count - i)));
-      norm_add_block(mine, CHANGE ? change : x + at, count);
+      if constexpr (!CHANGE && sizeof(T) == 4) norm_add_block(mine, x + at, count);
+      else {
+        for (int64_t i = 0; i < count; i += VF) {
+          const vf now = vf_load_n(x + at + i, count - i);
+          vf_store(change + i, CHANGE ? vf_sub(now, vf_load_n(less + at + i, count - i)) : now);
+        }
+        norm_add_block(mine, change, count);
+      }
     }
     norm_carry(mine);
     for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
@@ -281,10 +287,11 @@ template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const floa
 }
 #if FAMILY(optimizer)
 void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
-  norm_range<false>(c, limbs, (const float *)grad.data, NULL, numel(grad));
+  if (grad.dtype == BF16) norm_range<false, bf16>(c, limbs, (const bf16 *)grad.data, NULL, numel(grad));
+  else norm_range<false, float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
 }
 void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
-  norm_range<true>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
+  norm_range<true, float>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }
 #endif
 #endif

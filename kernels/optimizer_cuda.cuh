@@ -129,7 +129,8 @@ template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, c
 }
 #if FAMILY(optimizer)
 void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
-  norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
+  if (grad.dtype == BF16) norm_launch<bf16>(c, limbs, (const bf16 *)grad.data, NULL, numel(grad));
+  else norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
 }
 void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
   norm_launch<float>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));

@@ -440,8 +440,8 @@ TEST(cuda_cross_entropy_extremes, "CUDA: huge logits stay finite, the first of e
 }
 
 // ================================================================================================ optimizers
-// kind 0: AdamW; 1: SGD; 2: SGD with momentum; 3: AdamW with moments in bf16. The master is the parameter, or
-// separate, or in halves with a bf16 one.
+// kind 0: AdamW; 1: SGD; 2: SGD with momentum; 3: AdamW with moments in bf16; 4, 5: as 0 and 3, gradients in bf16. The
+// master is the parameter, or separate, or in halves with a bf16 one.
 enum CudaMaster { CUDA_MASTER_ITSELF, CUDA_MASTER_BESIDE, CUDA_MASTER_HALVES };
 static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMaster master, int64_t n, int64_t shift) {
   const bool cast = master != CUDA_MASTER_ITSELF, halves = master == CUDA_MASTER_HALVES;
@@ -450,7 +450,8 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
   const Tensor none = {};
   const int64_t all = n + shift;
   Tensor cpu[4] = {cast ? op_tensor(dtype, all) : none, op_random_tensor(1, 0.1, F32, all),
-                   op_tensor(kind == 3 ? BF16 : F32, all), op_tensor(kind == 3 ? BF16 : F32, all)}, gpu[4];
+                   op_tensor(kind % 2 && kind > 1 ? BF16 : F32, all),
+                   op_tensor(kind % 2 && kind > 1 ? BF16 : F32, all)}, gpu[4];
   for (int i = 2; i < 4; i++) memset(cpu[i].data, 0, (size_t)all * dtype_bytes(cpu[i].dtype));
   const Tensor start = cpu[1];
   if (halves) param_from_master(&o.cpu, cpu[0], cpu[1] = op_tensor(LOW16, all), start);
@@ -460,7 +461,8 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
     cpu[i] = op_shifted(cpu[i], shift), gpu[i] = op_shifted(gpu[i], shift);
   }
   for (int step = 1; step <= 4; step++) {        // the third is skipped
-    Tensor grad = op_random_tensor((uint64_t)step, 1e-3, F32, all), d_grad = device_upload(&o.gpu, grad);
+    Tensor grad = op_random_tensor((uint64_t)step, 1e-3, kind < 4 ? F32 : BF16, all);
+    Tensor d_grad = device_upload(&o.gpu, grad);
     grad = op_shifted(grad, shift), d_grad = op_shifted(d_grad, shift);
     ops_state_set(0.01f / (float)step, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
     op_state.skip = step == 3;
@@ -468,8 +470,9 @@ static void cuda_check_optimizer(const Ops *ops, int kind, Dtype dtype, CudaMast
     for (int device = 0; device < 2; device++) {
       Ctx *c = device ? &o.gpu : &o.cpu;
       Tensor *t = device ? gpu : cpu, g = device ? d_grad : grad;
-      if (kind == 0) adamw_update(c, t[0], t[1], t[2], t[3], g, {0.9f, 0.95f, 1e-8f, 0.1f});
-      else if (kind == 3) adamw_update(c, t[0], t[1], t[2], t[3], g, {0.9f, 0.95f, 1e-8f, 0.1f, 1, 7, 2, n});
+      AdamwArgs a = {0.9f, 0.95f, 1e-8f, 0.1f};
+      if (kind % 2) a = {0.9f, 0.95f, 1e-8f, 0.1f, 1, 7, 2, n};
+      if (kind == 0 || kind > 2) adamw_update(c, t[0], t[1], t[2], t[3], g, a);
       else if (kind == 1) sgd_update(c, t[0], t[1], none, g, {0.0f, 0.01f});
       else sgd_update(c, t[0], t[1], t[2], g, {0.9f, 0.01f});
     }
@@ -485,6 +488,9 @@ TEST(cuda_optimizers, "CUDA AdamW and SGD have the CPU's bits, aligned or not; a
       cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 4099, 0);
       cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_BESIDE, 700, 1);
       cuda_check_optimizer(ops, kind, F32, CUDA_MASTER_ITSELF, 700, 3);
+    }
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int kind = 0; kind < 6; kind++) {
       for (int64_t n : {1, 2055}) cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_HALVES, n, 0);
       cuda_check_optimizer(ops, kind, BF16, CUDA_MASTER_HALVES, 700, 1);
     }
@@ -498,6 +504,26 @@ TEST(cuda_optimizers_all, "CUDA AdamW and SGD have the CPU's bits over more elem
 }
 
 // ================================================================================================ exact norm
+// Values rounded to bf16 have the limbs of the same values in fp32, on the CPU and on the device.
+static void cuda_check_norm_of_bf16(Ctx *gpu, const char *what, Tensor g, int64_t *limbs) {
+  const int64_t n = numel(g);
+  Tensor half = op_tensor(BF16, n), whole = op_tensor(F32, n);
+  for (int64_t i = 0; i < n; i++) op_put(half, i, op_get(g, i)), op_put(whole, i, op_get(half, i));
+  int64_t want[NORM_LIMBS] = {}, got[2][NORM_LIMBS] = {};
+  ops_norm_run(op_table(0), 1, want, (const float *)whole.data, n);
+  Ctx c = {};
+  c.ops = op_table(0), c.threads = 1;
+  norm_accumulate(&c, got[0], half);
+  gpu->ops->copy(gpu, limbs, got[1], sizeof got[1]);
+  norm_accumulate(gpu, limbs, device_upload(gpu, half));
+  gpu->ops->copy(gpu, got[1], limbs, sizeof got[1]);
+  gpu->ops->sync(gpu);
+  for (int i = 0; i < 2; i++) {
+    norm_carry(got[i]);
+    EXPECT(!memcmp(got[i], want, sizeof want), "%s in bf16, %s: other limbs than those of fp32", what,
+           i ? gpu->ops->name : c.ops->name);
+  }
+}
 static void cuda_check_norm(const Ops *ops, const char *what, const float *g, int64_t n, int64_t shift) {
   Ctx gpu = device_ctx(ops, cuda_ops_query(F32, 1, 1, 1));
   Tensor host = op_tensor(F32, n);
@@ -518,6 +544,7 @@ static void cuda_check_norm(const Ops *ops, const char *what, const float *g, in
       EXPECT(got[j] == want[j], "%s, %s, %lld elements: limb %d is %lld, the CPU's %lld", what, ops->name, (long long)n,
              j, (long long)got[j], (long long)want[j]);
   }
+  cuda_check_norm_of_bf16(&gpu, what, tensor_of((float *)host.data + shift, F32, n - shift), limbs);
   device_done(&gpu);
 }
 // Exponents from low to low + span - 1; every 1000th element 2^big when big is not 0.

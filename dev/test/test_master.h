@@ -60,6 +60,9 @@ static inline void master_run(MasterTrace *r, const Corpus *corpus, MPI_Comm com
   test_options(&o, world, "%s %s %s", world_shapes, dtypes, modes);
   trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   master_expect_memory(&t, what);
+  const bool lone = world == 1 && t.dtype == BF16 && !strcmp(dtypes, "--param_dtype bf16") && strstr(modes, "size 12");
+  EXPECT(t.fsdp->lay.sum_dtype == (lone ? BF16 : F32), "%s: shards of gradients are %s", what,
+         dtype_name(t.fsdp->lay.sum_dtype));
   for (int s = 0; s < MASTER_STEPS; s++) {
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss;
@@ -77,6 +80,7 @@ TEST_MPI(bf16_runs_are_those_of_fp32_masters, 4,
   static Corpus corpus;
   static const struct { int N; const char *modes; } rows[] = {
       {1, ""},
+      {1, "--batch_size 12 --reduce_dtype bf16"},          // bf16 parameters leave their blocks' gradients in bf16
       {4, "--mesh 2x2 --shard dim0 --optimizer sgd --reduce_dtype bf16"},
       {3, "--shm copy --tie_head off --gather_slots 1"},
       {3, "--shm off --wrap model --fp8 gather"},

@@ -95,20 +95,20 @@ TEST(master_pairs_that_cannot_be, "low halves beside a parameter that is not bf1
 static const AdamwArgs master_adamw = {0.9f, 0.95f, 1e-8f, 0.1f};
 static inline void master_plain(int kind, float *p, float *m, float *v, const float *grad, int64_t n) {
   const AdamwFactors k = adamw_factors(&op_state, master_adamw);
-  for (int64_t i = 0; i < n && kind == 0; i++) {
+  for (int64_t i = 0; i < n && kind % 3 == 0; i++) {
     const float g = grad[i] * k.grad_scale;
     m[i] = fmaf(g - m[i], k.one_minus_beta1, m[i]);
     v[i] = fmaf(g * g, k.one_minus_beta2, v[i] * k.beta2);
     p[i] = fmaf(m[i] / fmaf(sqrtf(v[i]), k.root2, k.eps), k.step, p[i] * k.decay);
   }
-  for (int64_t i = 0; i < n && kind != 0; i++) {
+  for (int64_t i = 0; i < n && kind % 3; i++) {
     float g = fmaf(p[i], 0.01f, grad[i] * op_state.grad_scale);
     if (kind == 2) m[i] = g = fmaf(m[i], 0.9f, g);
     p[i] = fmaf(g, -op_state.in.lr, p[i]);
   }
 }
 static inline void master_update(Ctx *c, int kind, Tensor param, Tensor low, Tensor m, Tensor v, Tensor grad) {
-  if (kind == 0) adamw_update(c, param, low, m, v, grad, master_adamw);
+  if (kind % 3 == 0) adamw_update(c, param, low, m, v, grad, master_adamw);
   else sgd_update(c, param, low, kind == 2 ? m : Tensor{}, grad, SgdArgs{kind == 2 ? 0.9f : 0.0f, 0.01f});
 }
 // Ordinary weights, and among them numbers that rounding could get wrong.
@@ -137,11 +137,13 @@ static inline void master_check_optimizer(OpRun r, int kind, int64_t n) {
     ops_state_set(0.01f / (float)step, 0.7f, (float)(1 - pow(0.9f, step)), (float)(1 - pow(0.95f, step)));
     op_state.skip = step == 3;
     float *w = (float *)plain.data, *g = (float *)grad.data;
+    Tensor given = kind == 3 ? op_tensor(BF16, n) : grad;        // to the halves; kind 3: AdamW, gradients in bf16
+    for (int64_t i = 0; i < n && kind == 3; i++) op_put(given, i, g[i]), g[i] = (float)op_get(given, i);
     if (!op_state.skip) master_plain(kind, w, (float *)m[0].data, (float *)v[0].data, g, n);
     master_update(&c, kind, rounded, whole, m[1], v[1], grad);
     for (int64_t at = 0, k; at < n; at += k) {   // in parts that start anywhere
       k = min64(at % 2 ? 4111 : 1237, n - at);
-      const Tensor part[] = {param, low, m[2], v[2], grad};
+      const Tensor part[] = {param, low, m[2], v[2], given};
       Tensor s[5];
       for (int i = 0; i < 5; i++)
         s[i] = tensor_of((char *)part[i].data + (size_t)at * dtype_bytes(part[i].dtype), part[i].dtype, k);
@@ -167,9 +169,10 @@ static inline void master_check_optimizer(OpRun r, int kind, int64_t n) {
 
 TEST(master_halves_are_updated_as_masters,
      "AdamW and SGD on bf16 parameters and low halves: after each step the masters, parameters and moments of a plain "
-     "loop over fp32, and the parameters that fp32 masters get, on every table, wherever a range starts") {
+     "loop over fp32, and the parameters that fp32 masters get, on every table, wherever a range starts; AdamW's "
+     "gradients in bf16, too") {
   for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < 4; kind++)
       for (int64_t n : {1, 15, 1000, 20011}) master_check_optimizer(r, kind, n);
 }
 static inline void master_check_device(const Ops *ops, int64_t first, int64_t n, int shift) {

@@ -562,7 +562,8 @@ TEST(plan_says_where_the_vocabulary_is_from,
 
 TEST(plan_states_are_zero_s_formulas,
      "model states of ZeRO-3, 2 and 1 in a plan are the formulas of the ZeRO paper in this program's dtypes: 16 P / N, "
-     "2 P + 16 P / N, 6 P + 12 P / N bytes, to the byte; on one rank 16 P") {
+     "2 P + 16 P / N, 6 P + 12 P / N bytes, to the byte; on one rank 16 P, less 2 bytes of each of a block's gradients "
+     "where there is one microbatch") {
   static const char *const strategies[] = {"zero3", "zero2", "zero1"};
   static WorldPlan w;
   static Options o;
@@ -573,13 +574,14 @@ TEST(plan_states_are_zero_s_formulas,
     if (!plan_made(&w, &o, false)) return;
     const size_t *bytes = w.rank[0].memory.planned_bytes;
     // A rank's elements, rounded up to 128 of each piece: blocks' matrices and what else they have, tables, last norm.
-    const int64_t n = L * (12 * C * C / N + round_up(13 * C / N, 128)) + (50304 + 1024) * C / N + 2 * C / N, P = n * N;
+    const int64_t blocks = L * (12 * C * C / N + round_up(13 * C / N, 128));
+    const int64_t n = blocks + (50304 + 1024) * C / N + 2 * C / N, P = n * N, lone = N == 1 && stage < 2 ? blocks : 0;
     const int64_t shards = (int64_t)(bytes[MEM_PARAMS] + bytes[MEM_MASTER_LOW] + bytes[MEM_OPTIMIZER] +
                                      bytes[MEM_GRADS]);
     const int64_t whole = (int64_t)(bytes[MEM_GATHER_SLOTS] + bytes[MEM_ROOT_PARAMS]);
     const int64_t peers = (int64_t)bytes[MEM_PEERS_GRADS];
-    EXPECT(shards == 16 * P / N, "%s, %d ranks: %lld bytes of shards, 16 P / N is %lld", strategies[stage], (int)N,
-           (long long)shards, (long long)(16 * P / N));
+    EXPECT(shards == 16 * P / N - 2 * lone, "%s, %d ranks: %lld bytes of shards, 16 P / N is %lld", strategies[stage],
+           (int)N, (long long)shards, (long long)(16 * P / N));
     if (N > 1 && stage)
       EXPECT(shards + whole == 2 * P + 16 * P / N, "%s, %d ranks: with whole parameters %lld bytes, must be %lld",
              strategies[stage], (int)N, (long long)(shards + whole), (long long)(2 * P + 16 * P / N));
@@ -784,20 +786,22 @@ TEST(plan_times_are_those_of_the_bytes,
   EXPECT(fabs(seconds / (bytes / (MEMORY_REACHED * 3350e9)) - 1) < 1e-3, "gpt2's optimizer takes %g s", seconds);
 }
 // Of dev/results/2026-11-26-H100-80GB-HBM3.md, steps with the attention of that day; what wgmma's kernels gain is the
-// difference of the two in dev/results/2026-11-27-H100-attention.md, of gpt2 12 x (95.9 + 102.9 + 155.7 + 43.4) us.
+// difference of the two in dev/results/2026-11-27-H100-attention.md, of gpt2 12 x (95.9 + 102.9 + 155.7 + 43.4) us. The
+// program of that day moved 10 bytes more of each of a block's gradients: it copied them to fp32 (6), which the norm
+// and AdamW then read (4).
 TEST(plan_times_are_those_of_an_h100,
      "an H100's recorded steps of four models, logits in fp32, took within 4 % of what is predicted with --attention "
      "mma; what wgmma is predicted to gain is within a quarter of what its kernels gained; heads of other sizes take "
      "far longer") {
-  const struct { const char *options; double ms; } steps[] = {{"--model gpt2 --batch_size 32", 63.0},
-                                                              {"--model gpt2-xl --batch_size 8", 187.3},
-                                                              {"--model smollm2-135m --batch_size 16", 50.3},
-                                                              {"--model qwen3-0.6b --batch_size 8", 88.1}};
+  const struct { const char *options; double ms, blocks; } steps[] = {
+      {"--model gpt2 --batch_size 32", 63.0, 85.1e6}, {"--model gpt2-xl --batch_size 8", 187.3, 1475.6e6},
+      {"--model smollm2-135m --batch_size 16", 50.3, 106.2e6}, {"--model qwen3-0.6b --batch_size 8", 88.1, 440.5e6}};
   char text[256];
   for (const auto &k : steps) {
     snprintf(text, sizeof text, "%s --seq_len 1024 --dtype bf16 --logits_dtype fp32 --on h100 --attention mma",
              k.options);
-    const double ms = 1e3 * plan_times(text, 0, NULL, true).at[STEP_TOTAL];
+    const double more = 10 * k.blocks / (MEMORY_REACHED * 3350e9);
+    const double ms = 1e3 * (plan_times(text, 0, NULL, true).at[STEP_TOTAL] + more);
     EXPECT(fabs(ms / k.ms - 1) < 0.04, "%s: %g ms are predicted, %g were measured", k.options, ms, k.ms);
   }
   double ms[4];
