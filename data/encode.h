@@ -639,8 +639,8 @@ static inline bool encode_resume(Encoding *c, bool *found, Error *e) {
   c->records.fields = (uint64_t)max64(0, number("fields"));
   cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(json, "unread"))
     record_unread_add(&c->records.unread, x->string ? x->string : "", encode_number(x));
-  bool ok = same || fail_with(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
-                              "it, or name another directory", c->out);
+  bool ok = same || fail_with(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options, or of "
+                              "an earlier version; remove it, or name another directory", c->out);
   bool fits = c->split >= 0 && c->split <= 2 && c->file >= 0 && c->file <= c->files[c->split == 1].count;
   for (const int64_t of : {c->at, c->line, c->documents, c->text_bytes}) fits = fits && of >= 0;
   for (EncodeShards &s : c->shards) {

@@ -3,8 +3,8 @@
 //
 // Masters, moments and gradients are fp32, on the device or, if offloaded, on the host. Parameter shards, which are
 // gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
-// upper half of its master, and the lower half is stored beside it (master.cuh). Moments may be stored in bf16. Files
-// have all masters and moments in fp32.
+// upper half of its master, and the lower half is stored beside it (master.cuh). Moments may be stored in bf16, and
+// gradients are where grads_are_lone (layout.h). Files have all masters and moments in fp32.
 #pragma once
 #include "gather.h"
 

@@ -35,6 +35,7 @@ static void path_leads(const char *path, char *to, size_t room) {
   char head[OPTION_TEXT_BYTES], there[PATH_MAX];
   size_t n = (size_t)snprintf(head, sizeof head, "%s", path);
   while (!realpath(n ? head : ".", there)) {
+    if (!n) { snprintf(there, sizeof there, "."); break; }         // nor is the current directory there
     while (n && head[n - 1] == '/') n--;
     while (n && head[n - 1] != '/') n--;
     head[n] = 0;
@@ -60,8 +61,8 @@ static bool overwrite_own_reject(const Options *o, const char *const *written, E
   if (o->trace[0]) path_leads(o->trace, trace, sizeof trace);
   REJECT(path_is_in(hf, out, "ckpt"), "--export_hf %.900s would write among checkpoints: give it another directory",
          o->export_hf);
-  REJECT(!strcmp(hf, out) && o->save_model && (!o->lora || o->merge), "--save_model and --export_hf %.900s would both "
-         "write model.safetensors there: give --export_hf another directory", o->export_hf);
+  REJECT(o->export_hf[0] && !strcmp(hf, out) && o->save_model && (!o->lora || o->merge), "--save_model and --export_hf "
+         "%.900s would both write model.safetensors there: give --export_hf another directory", o->export_hf);
   bool twice = path_is_in(trace, out, "ckpt") || path_is_in(trace, out, "metrics.jsonl");
   for (; *written; written++) twice = twice || path_is_in(trace, out, *written);
   REJECT(twice, "--trace %.900s is where this run writes something else: name another file", o->trace);

@@ -229,7 +229,8 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
     return;
   }
   if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
-  char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, &s->chat_why);
+  char *words = kept ? cJSON_PrintUnformatted(kept)
+                     : tokenizer[0] ? published_chat_words(tokenizer, &s->chat_why) : NULL;
   if (!words && s->chat_why.code) *error = s->chat_why;
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
   const bool ours = chat_template_text(recorded) && !kept;       // written by a version that knew templates by name

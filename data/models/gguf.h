@@ -323,6 +323,8 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   if (!safetensors_find(weights, t->param->name, F32, &x)) return false;
   for (int64_t r = 0; r < t->rows; r++, liveness_progress()) {
     const float *row = (const float *)x.data + gguf_row(t, r) * t->cols, here = block_most(row, (int)t->cols);
+    REJECT(most < INFINITY && !isfinite(here), "%s has a weight that is not finite: --export_gguf f32 or bf16 keeps it",
+           t->name);
     REJECT(here > most, "%s has a weight of %g, which fp16 does not hold: --export_gguf f32 or bf16 does", t->name,
            here);
     gguf_write_row(f, row, t->cols, t->ggml);

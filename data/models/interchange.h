@@ -322,9 +322,12 @@ static inline bool import_usual_names(SafetensorsSet *set, bool with_images, Err
   bool wrapped = false, found = false, shared = true;
   char name[256];
   for (int k = 0; with_images && k < set->count; k++)
-    for (int i = 0; i < set->shard[k].file.count; i++)
-      if (strstr(set->shard[k].file.tensor[i].name, "model.language_model."))
+    for (int i = 0; i < set->shard[k].file.count; i++) {
+      const char *at = strstr(set->shard[k].file.tensor[i].name, "model.language_model.");
+      // Behind a wrapper's "model." language_model has a model and a head, as in files.
+      if (at && strncmp(at += strlen("model.language_model."), "model.", 6) && strncmp(at, "lm_head.", 8))
         return set_rename(set, strlen("language_model."), import_rename_images, NULL, error);
+    }
   for (int pass = 0; pass < 2; pass++)
     for (int k = 0; k < set->count; k++)
       for (int i = 0; i < set->shard[k].file.count; i++) {

@@ -1106,12 +1106,14 @@ static inline bool tokenizer_add_named(Tokenizer *t, const char *dir, Error *err
   int64_t bytes = 0;
   snprintf(path, sizeof path, "%.4000s/tokenizer_config.json", dir);
   char *text = file_get(path, 1 << 24, &bytes);
+  const bool absent = !text && (errno == ENOENT || errno == ENOTDIR);
+  bool ok = text || absent || fail_at(error, path, "cannot read it: %s", file_get_fault());
   cJSON *config = text && !bpe_has_nul(text, (size_t)bytes) ? cJSON_Parse(text) : NULL, *root = NULL, *to = NULL;
   const cJSON *x, *vocab = NULL, *lists[] = {bpe_field(config, "added_tokens_decoder"),
       bpe_field(config, "additional_special_tokens"), bpe_field(config, "extra_special_tokens")};
   free(text);
   int32_t next = t->vocab_size;
-  bool ok = true;
+  ok = ok && (absent || cJSON_IsObject(config) || fail_at(error, path, "is not a JSON object"));
   const auto add = [&](const cJSON *y, bool listed) {
     const cJSON *flags = cJSON_IsObject(y) ? y : NULL;
     const char *word = cJSON_GetStringValue(flags ? bpe_field(flags, "content") : y);

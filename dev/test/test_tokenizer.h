@@ -649,7 +649,8 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
 }
 TEST(tokenizer_config_adds_tokens,
      "tokens that tokenizer_config.json names and tokenizer.json does not add are special tokens, as transformers has "
-     "them: by their ids in its list, or of the vocabulary; another id in the list is named") {
+     "them: by their ids in its list, or of the vocabulary; another id in the list is named, and so is a damaged "
+     "file") {
   char dir[1000], path[1100], config[200];
   Error error = {};
   Tokenizer t;
@@ -681,6 +682,9 @@ TEST(tokenizer_config_adds_tokens,
   tok_write(path, list, sizeof list - 1);
   EXPECT(tokenizer_load_any(&t, dir, &error) && t.vocab_size == next, "a list has no ids: %s", error.text);
   tokenizer_free(&t);
+  tok_write(path, list, sizeof list - 9);        // cut
+  EXPECT(!tokenizer_load_any(&t, dir, &error) && strstr(error.text, "tokenizer_config.json: is not a JSON object"),
+         "%s", error.text);
   tok_write(path, strips, sizeof strips - 1);
   snprintf(path, sizeof path, "%s/tokenizer.json", dir);
   tok_write(path, json.bytes, json.count);       // which adds the token, without white space
