@@ -2,7 +2,7 @@
 """What nvcc made of the CUDA kernels that a training step runs, read from their machine code (SASS). Nothing is
 measured. Ends with 1 if a property is lost that speed depends on:
 
-  no spills      no kernel but those of SPILLS keeps registers in local memory
+  no spills      hot kernels keep no register in local memory (dk, dv of 128 columns: few); others as SPILLS allows
   in flight      what is read for the next row of a loop is not touched before the loop's end (IN_FLIGHT)
   tensor cores   kernels of TENSOR have HMMA instructions, those of WARPGROUP have HGMMA (on sm_90a alone)
   read once      kernels of READ_ONCE copy a row into shared memory 16 bytes at a time, and read none again
@@ -35,33 +35,39 @@ import shutil
 import subprocess
 import sys
 
-HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<bf16, 3>',
-       'layernorm_backward_warps_kernel<bf16, 4>', 'layernorm_backward_kernel<bf16, 8, 1>',
+HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<bf16, 3, ',
+       'layernorm_backward_warps_kernel<bf16, 2, ', 'layernorm_backward_kernel<bf16, 8, 1, ',
        'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, ',
-       'cross_entropy_forward_kernel<4>', 'adamw_kernel<bf16, low16, true, 4>', 'adamw_kernel<bf16, float, true, 4>',
-       'accumulate_kernel<bf16, 4>', 'norm_kernel<4, true, float>', 'norm_kernel<4, false, float>',
+       'cross_entropy_forward_kernel<4>', 'flat_by_kernel<4, 4, AdamwOp<bf16, low16, true, float, ',
+       'flat_kernel<4, AccumulateOp<bf16>', 'norm_kernel<4, true, float>', 'norm_kernel<4, false, float>',
        'attention_forward_kernel<bf16, 64', 'attention_dq_kernel<bf16, 64', 'attention_dkv_kernel<bf16, 64',
        'attention_forward_kernel<bf16, 128', 'attention_dq_kernel<bf16, 128', 'attention_dkv_kernel<bf16, 128',
        'attention_forward_wgmma_kernel<bf16', 'attention_dq_wgmma_kernel<bf16', 'attention_dkv_wgmma_kernel<bf16']
 IN_FLIGHT = ['layernorm_backward_warps_kernel<bf16, ', 'layernorm_backward_warps_kernel<fp16, ',
-             'layernorm_backward_kernel<bf16, 8, 1>', 'layernorm_backward_kernel<fp16, 8, 1>']
+             'layernorm_backward_kernel<bf16, 8, 1, ', 'layernorm_backward_kernel<fp16, 8, 1, ']
 # The forms of cross entropy (kernels/cross_entropy.cuh): 0 reads a row twice, 1 keeps it, 2 keeps it in a cluster.
 CROSS_ENTROPY = ['cross_entropy_backward_kernel<%s, float, 4, ' % t for t in ('bf16', 'fp16', 'float')]
 CROSS_ENTROPY += ['cross_entropy_backward_kernel<bf16, bf16, 8, ']
 READ_ONCE = ['%s%d>' % (k, f) for k in CROSS_ENTROPY for f in (1, 2)]
-BATCHED = ['%s0>' % k for k in CROSS_ENTROPY]
+# Rows of bf16 logits are kept in shared memory: 83,000 tokens on an A100, 116,000 on an H100.
+BATCHED = ['%s0>' % k for k in CROSS_ENTROPY[:3]]
 BATCHED += ['cross_entropy_forward_kernel<4>']
-FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<', 'fill_kernel<', 'master_kernel<',
-        'norm_kernel<', 'muon_momentum_kernel<', 'muon_update_kernel<', 'cross_entropy_']
+FLAT = ['flat_kernel<', 'flat_by_kernel<', 'norm_kernel<', 'cross_entropy_']
 MMA_SYNC = 0.65
 WARPGROUP = ['attention_forward_wgmma_kernel<', 'attention_dq_wgmma_kernel<', 'attention_dkv_wgmma_kernel<']
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
 # Smaller tiles are for SMs with less shared memory, so the best instance counts.
 WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.3, 'attention_dkv_kernel<bf16, 80, ': 2.2,
          'attention_dkv_kernel<bf16, 128, ': 2.3, 'attention_dq_kernel<bf16, 64, ': 1.2}
-# No spill: one thread of a block has an array of digits there, which it indexes once. dk and dv of 128 columns by wgmma
-# have no register left: they keep some 6 (with dropout 65) in local memory, and did 350 TFLOP/s with 9 (30).
-SPILLS = ['muon_divide_kernel<', 'attention_dkv_wgmma_kernel<bf16, 128', 'attention_dkv_wgmma_kernel<fp16, 128']
+# The most loads and stores of local memory. The first are no spills, but arrays that a thread indexes. dk and dv of 128
+# columns by wgmma have no register left, and did 350 TFLOP/s with 9 registers there. The third sum of
+# layernorm_backward spills in rows beyond 2048 columns.
+SPILLS = {'muon_divide_kernel<': 99, 'lora_': 11, 'matmul_blocks_kernel<': 9, 'blocks_rows_kernel<': 9,
+          'matmul_fill_kernel<': 4, 'step_decide_kernel': 15, 'preference_kernel': 2,
+          'attention_dkv_wgmma_kernel<bf16, 128': 99, 'attention_dkv_wgmma_kernel<fp16, 128': 99,
+          'attention_forward_kernel<bf16, 80': 20, 'attention_forward_kernel<fp16, 80': 20, 'attention_dq_kernel<': 5,
+          'attention_dkv_kernel<': 5, 'attention_plain_dkv_kernel<': 7, 'layernorm_backward_kernel<': 122,
+          'layernorm_backward_warps_kernel<': 33, 'flat_by_kernel<': 8}
 
 
 def tool():
@@ -141,7 +147,7 @@ def not_in_flight(code):
         if not match:
             continue
         landing = set(range(int(match[1]), int(match[1]) + 4))
-        for _, later in loop[k + 1:]:
+        for _, later in loop[k + 1:-24]:         # at the end it may be moved
             body = re.sub(r'^@!?U?P\d+ ', '', later).split(' ', 1)
             operands = body[1].split(',') if len(body) > 1 else []
             writes = not body[0].startswith(('ST', 'BRA', 'RED', 'ISETP', 'FSETP'))
@@ -243,7 +249,11 @@ def main(arguments):
         warpgroup = target == 'sm_90a' and any(name.startswith(s) for s in WARPGROUP)
         if warpgroup and not count(code, 'HGMMA'):
             lost.append('%s on %s has no tensor instructions of a warpgroup' % (name, target))
-        if local and not any(name.startswith(s) for s in SPILLS):
+        hot = any(name.startswith(s) for s in HOT)
+        allowed = max([most for s, most in SPILLS.items() if name.startswith(s)] + [0])
+        if hot and 'dkv_wgmma' not in name:
+            allowed = 0
+        if local > allowed:
             lost.append('%s on %s has %d loads and stores of spilled registers' % (name, target, local))
         if not tensor and any(name.startswith(s) for s in TENSOR):
             lost.append('%s on %s has no tensor instructions' % (name, target))
@@ -264,7 +274,7 @@ def main(arguments):
                 if name.startswith(kernel):
                     least[kernel] = min(found[1], least.get(kernel, found[1]))
         empty = target != 'sm_90a' and any(name.startswith(s) for s in WARPGROUP)
-        if not empty and (pattern in name if pattern else any(name.startswith(s) for s in HOT)):
+        if not empty and (pattern in name if pattern else hot):
             shown += 1
             print('%4d %5d %7d %6d %5d %5d %10d %4d %4d  %-7s  %s' % (
                 regs, local, shared, tensor, count(code, r'LDSM?\b'), count(code, 'LDG'), count(code, r'LDG\S*\.128'),

@@ -127,14 +127,15 @@ template <class T, class M, bool CAST, class S, class G> struct AdamwOp {
     masters_store<CAST>(param + i, master + i, p, n);
   }
 };
-// Five blocks fit into an SM's registers; fewer with fp32 parameters beside masters, with random numbers for moments in
-// bf16, and of these with gradients in bf16, too, as a thread then has eight elements. Without a bound ptxas aims at
-// five all the same, and spills.
+// Five blocks fit into an SM's registers; fewer with masters in halves or beside fp32 parameters, with random numbers
+// for moments in bf16, and of these with gradients in bf16, too, as a thread then has eight elements. Without a bound
+// ptxas aims at five all the same, and spills.
 template <class S, class T, class M, bool CAST, class G = float>
 static void adamw_run(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   const AdamwOp<T, M, CAST, S, G> op = {param, (M *)master.data, (S *)m.data, (S *)v.data, (const G *)grad.data, a,
                                         c->state};
-  constexpr int BLOCKS = sizeof(S) == 2 ? (sizeof(G) == 2 ? 3 : 4) : CAST && sizeof(T) == 4 ? 4 : 5;
+  constexpr int BLOCKS = sizeof(S) == 2 ? (sizeof(G) == 2 ? 3 : 4)
+                         : CAST && (sizeof(T) == 4 || sizeof(M) == 2) ? 4 : 5;
   flat_by<BLOCKS>(c, op, numel(master), param, op.master, op.m, op.v, op.grad);
 }
 template <class S>
