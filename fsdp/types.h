@@ -230,7 +230,7 @@ struct FsdpMemory {
 };
 // What this rank owns of all units, in order of units, in the memory of the optimizer (host memory if offloaded).
 struct FsdpShards {
-  float *master, *grads;
+  float *master, *grads;                         // grads: in sum_dtype
   char *m, *v;                                   // in moment_dtype
   low16 *low;                                    // low 16 bits of the masters of bf16 parameters (kernels/master.cuh)
   float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; [world][scales] all maxima

@@ -80,7 +80,8 @@
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
-// without spills (forward of 80 columns: 72 bytes) and fit in shared memory; KEEP is set where registers are left.
+// without spills and fit in shared memory (forward of 80 columns spills 72 bytes; since dqkv_sum dq of 256 columns, and
+// in fp16 of 32, 20 at most); KEEP is set where registers are left.
 // BLOCKS is the number of blocks that the 65536 registers of an SM hold: two blocks of 128 threads with up
 // to 255 each.
 //   HS   forward            dk and dv         dq
